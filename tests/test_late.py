@@ -172,8 +172,8 @@ def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
     [([0, 3, 3], True), ([3, 1, 3], True), ([1, 1, 2], True), ([2, 0, 1], False), ([4, 4], True), ([4], False)],
 )
 def test_a_number_that_comes_twice_is_found_anywhere(numbers, twice):
-    assert _base.repeats(torch.tensor(numbers)) == twice
-    assert not _base.repeats(torch.tensor(numbers), unique=False)
+    assert _validation.repeats(torch.tensor(numbers)) == twice
+    assert not _validation.repeats(torch.tensor(numbers), unique=False)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

@@ -3,133 +3,27 @@ r"""The template of all losses, and what a loss needs to fill it in."""
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from moreauc._checks import (
-    as_index,
-    check_device,
-    check_finite,
-    check_floating,
-    check_index,
-    check_real,
-    check_same_shape,
-    check_shape,
-)
+from moreauc._checks import check_real, check_shape
 from moreauc._settings import arguments_text, module_settings
 from moreauc.core.pairs import refuse_second_derivatives
-from moreauc.criteria._validation import FLAGS, NEVER, Pending, capturing, several_processes
+from moreauc.criteria._gates import leave
+from moreauc.criteria._validation import FLAGS, NEVER, Check, Pending, capturing, several_processes
 
 Checks = Literal["auto", "now", "late"]
 Function = Callable[[Tensor, Tensor], Tensor]
-Called = TypeVar("Called")
-
-# what errors end with: the remedy
-ROW_NUMBERS = "; index holds row numbers of the training set, as IndexedDataset returns them, not places in the batch"
-BOTH_CLASSES = "; PosNegSampler draws batches with both"
-PREVIOUS = "; PreviousIterate(model, optimizer) evaluates the model at the weights before the last step"
 
 
 def _nothing(bad: Tensor | None) -> None:
     """Write nothing: for a loss without state, or in evaluation mode."""
-
-
-class Check:
-    """What is asked about the values of one call.
-
-    Args:
-        owner: class named in errors: that of the loss that was called, also where a loss inside of it asks.
-        late: whether answers stay on the device, as flags; else what is wrong is raised.
-    """
-
-    def __init__(self, owner: str, late: bool) -> None:
-        self.owner, self.late = owner, late
-        self.messages: list[str] = []
-        self._flags: list[Tensor] = []
-        self._finite: list[tuple[str, float | Tensor | None]] = []
-
-    def flag(self, message: str, wrong: Tensor) -> None:
-        """Keep a flag, shape `()`, with the error it stands for."""
-        self.messages.append(f"{self.owner}: {message}")
-        self._flags.append(wrong)
-
-    def finite(self, **values: float | Tensor | None) -> None:
-        """Ask that values be finite; they are checked together, in :meth:`bad`. None takes a place, too."""
-        self._finite += values.items()
-
-    def index(
-        self, name: str, index: Any, size: int, *, length: int, unique: bool, device: torch.device, rows: str = "rows"
-    ) -> Tensor:
-        """Return `length` row numbers in [0, size), each at most once if `unique`, on the device.
-
-        In a late check numbers out of range are replaced; `rows` says of what the range is.
-        """
-        remedy = ROW_NUMBERS if rows == "training set" else f"; {rows} are numbered from 0"
-        if not self.late:
-            found = check_index(self.owner, name, index, size, length=length, unique=unique, remedy=remedy)
-            return found.to(device)
-        found = as_index(self.owner, name, index, length).to(device, non_blocking=True)
-        safe = found.clamp(0, size - 1)
-        self.flag(f"{name} must lie in the range of the {rows}, got another number{remedy}", (safe != found).any())
-        self.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(found, unique))
-        return safe
-
-    def clean(self, values: Tensor) -> Tensor:
-        """Return values for a user's function, which in a late check need not know NaN: it is 0 there."""
-        if not self.late:
-            return values
-        known = values.detach()
-        return values.masked_fill((known - known) != 0, 0.0)
-
-    def bad(self) -> Tensor | None:
-        """Raise what is wrong with the values to be finite; in a late check return all flags, shape `(k,)`."""
-        if not self.late:
-            self._raise_unless_finite()
-            return None
-        self.messages += [f"{self.owner}: {name} must be finite, got NaN or infinity" for name, _ in self._finite]
-        present = [value.detach() for _, value in self._finite if isinstance(value, Tensor)]
-        wide = present[0].dtype
-        for value in present:
-            wide = torch.promote_types(wide, value.dtype)
-        # the largest entry is NaN or infinite where any is
-        peaks = [torch.linalg.vector_norm(value, torch.inf).to(wide) for value in present]
-        zero = torch.zeros_like(peaks[0])
-        found = iter(peaks)
-        every = torch.stack([zero if value is None else next(found) for _, value in self._finite])
-        unmet = every.isfinite().logical_not()
-        return torch.cat([torch.stack(self._flags), unmet]) if self._flags else unmet
-
-    def _raise_unless_finite(self) -> None:
-        """Check the sums first: a finite sum has finite terms."""
-        total = 0.0
-        for _, value in self._finite:
-            if isinstance(value, Tensor):
-                if not value.is_cpu:  # one transfer for all
-                    total = math.nan
-                    break
-                value = value.detach() if value.requires_grad else value
-                total += value.sum().item() if value.ndim else value.item()
-            elif value is not None:
-                total += value
-        if not math.isfinite(total):
-            found = ((name, value) for name, value in self._finite if value is not None)
-            check_finite(self.owner, **{name: torch.as_tensor(value) for name, value in found})
-
-
-def repeats(numbers: Tensor, unique: bool = True) -> Tensor:
-    """Return whether a number comes twice, shape `()`; never if it may."""
-    if not unique or len(numbers) < 2:
-        return torch.zeros((), dtype=torch.bool, device=numbers.device)
-    ordered = numbers.sort().values
-    return (ordered[1:] == ordered[:-1]).any()
 
 
 @dataclass
@@ -217,7 +111,8 @@ class Criterion(nn.Module):
             self.poll()
         check = Check(self._owner, late)
         step = self.iteration(check, *args, **kwargs)
-        bad = self._validate(check)
+        wrong = check.bad()
+        bad = None if wrong is None else self._note(wrong, check.messages)
         step.write(bad)
         if late:
             self._record(args, kwargs)
@@ -256,11 +151,8 @@ class Criterion(nn.Module):
         """Return value, gradient and proposed rows; nothing is written."""
         raise NotImplementedError
 
-    def _validate(self, check: Check) -> Tensor | None:
-        """Raise an error about the values of a call; if checks are late, record it and return a flag, shape `()`."""
-        wrong = check.bad()
-        if wrong is None:
-            return None
+    def _note(self, wrong: Tensor, messages: Sequence[str]) -> Tensor:
+        """Record the flags of a call with late checks, shape `(k,)`, for a later one; return whether any is set."""
         with torch.no_grad():
             self._calls.add_(1)
             noted = self._flags[int(self.training), : len(wrong)]
@@ -268,9 +160,9 @@ class Criterion(nn.Module):
             bad = wrong.any()
             self._refused.add_(bad)
         if self.training:
-            self._pending.training_messages = tuple(check.messages)
+            self._pending.training_messages = tuple(messages)
         else:
-            self._pending.evaluation_messages = tuple(check.messages)
+            self._pending.evaluation_messages = tuple(messages)
         return bad
 
     def settings(self) -> dict[str, object]:
@@ -402,24 +294,6 @@ class Criterion(nn.Module):
             )
         return result
 
-    def _previous(
-        self, name: str, value: Tensor | None, now_name: str, now: Tensor, *, needed: bool, gammas: str = "gamma"
-    ) -> Tensor | None:
-        """Return the values at the previous iterate, checked against those of now; None where not `needed`.
-
-        `gammas` names what needs them.
-        """
-        if not (needed and self.training):
-            return None
-        if value is None:
-            raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None{PREVIOUS}")
-        if not (isinstance(value, Tensor) and value.is_floating_point() and value.shape == now.shape):
-            check_floating(self._owner, name, value)
-            check_same_shape(self._owner, name, value, now_name, now)
-        if value.device != now.device:
-            check_device(self._owner, name, value, now.device)
-        return value.detach() if value.requires_grad else value
-
 
 def rule_attribute(table: str, name: str, doc: str) -> Any:
     """Return a property for a number of a table's rule, which schedules may change; the rule checks it."""
@@ -458,15 +332,6 @@ def check_all(module: nn.Module) -> None:
         part.check()
 
 
-def straight_through(row: Tensor, value: Tensor) -> Tensor:
-    r"""Return `row` with the gradient of `value`.
-
-    A function of the result is evaluated, and differentiated, at the table row, while the chain rule goes on through
-    the observed value: :math:`\partial g_i(w_t; B)\, \partial f_i(u_{i,t})`, as in line 5 of Algorithm 1.
-    """
-    return row + (value - value.detach()).to(row.dtype)
-
-
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
@@ -484,73 +349,3 @@ def with_gradient(source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
     """Return the scalar `value` whose derivative in `source` is `gradient`, known already; one node for a graph."""
     result: Tensor = _WithGradient.apply(source, value, gradient)  # type: ignore[no-untyped-call]
     return result
-
-
-# A user's function may have infinite or NaN derivatives at a refused batch, and 0 times these is NaN. So its argument
-# passes one gate, and the loss another. In backward the second gate sends the flag of a refused batch to the first, as
-# the gradient of an extra number, and the first sets the gradient to 0.
-
-
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> tuple[Tensor, Tensor]:
-        return values.clone(), values.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, refused: Tensor) -> Tensor:
-        return gradient.masked_fill(refused != 0, 0.0)
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gate: Tensor, bad: Tensor) -> Tensor:
-        ctx.save_for_backward(bad)
-        return value.masked_fill(bad, torch.nan)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (bad,) = ctx.saved_tensors
-        return gradient.masked_fill(bad, 0.0), bad.to(gradient.dtype), None
-
-
-def enter(values: Tensor, late: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the values, and what :func:`leave` is to be given; only a late check needs gates."""
-    if not late:
-        return values, None
-    result: tuple[Tensor, Tensor] = _Enter.apply(values)  # type: ignore[no-untyped-call]
-    return result
-
-
-def leave(value: Tensor, gate: Tensor, bad: Tensor) -> Tensor:
-    """Return the loss, shape `()`, NaN where `bad`, shape `()`, is True; then the gradient in the values is 0."""
-    result: Tensor = _Leave.apply(value, gate, bad)  # type: ignore[no-untyped-call]
-    return result
-
-
-class ParameterSnapshot(nn.Module):
-    """The parameters of a module as they were when last captured, kept in buffers so that checkpoints carry them."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self._names = {name: name.replace(".", "__") for name, _ in module.named_parameters()}
-        for name, parameter in module.named_parameters():
-            self.register_buffer(self._names[name], parameter.detach().clone())
-
-    @torch.no_grad()
-    def capture(self, module: nn.Module, unless: Tensor | None = None) -> None:
-        """Copy the present parameters of `module`, unless a flag on the device, shape `()`, is True."""
-        for name, parameter in module.named_parameters():
-            kept = self.get_buffer(self._names[name])
-            kept.copy_(parameter if unless is None else torch.where(unless, kept, parameter))
-
-    @torch.no_grad()
-    def evaluate(self, module: nn.Module, *args: Tensor) -> Any:
-        """Call `module` with the captured parameters."""
-        return functional_call(module, {name: self.get_buffer(key) for name, key in self._names.items()}, args)
-
-
-def check_function(owner: str, name: str, function: Called) -> Called:
-    """Return `function`, which must be callable."""
-    if not callable(function):
-        raise ValueError(f"{owner}: {name} must be callable, got {function!r}")
-    return function

@@ -24,7 +24,7 @@ from moreauc._checks import (
     squeeze_remedy,
 )
 from moreauc.core.pooling import Pooling
-from moreauc.criteria._base import BOTH_CLASSES, ROW_NUMBERS, Check, repeats
+from moreauc.criteria._validation import BOTH_CLASSES, ROW_NUMBERS, Check, repeats
 
 _HALF = (torch.bfloat16, torch.float16)  # numpy lacks bfloat16
 

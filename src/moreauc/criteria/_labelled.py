@@ -29,8 +29,9 @@ from moreauc.core.pairs import Pairs, Slope, cvar_and_vjp
 from moreauc.core.sorted_pairs import VJP
 from moreauc.core.surrogates import Link, get_surrogate, scale_of
 from moreauc.core.tables import EstimatorTable, Table, UpdateRule
-from moreauc.criteria._base import Check, Criterion, Step
+from moreauc.criteria._base import Criterion, Step
 from moreauc.criteria._batches import Rows, labelled_rows, widened
+from moreauc.criteria._validation import Check
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
 
@@ -254,6 +255,29 @@ class TwoWayCriterion(PairCriterion):
         first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
         # separate attributes: compilers treat a changed float as a variable but a tuple as a constant
         self._by_quantile, self._rate_s, self._rate_prime = False, first, second
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
+        table: Any = self._modules["table_u"]  # as an attribute it would cost as much as a small operation
+        return bool(table.rule.gamma != 0.0)
+
+    def _batch(
+        self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
+    ) -> Batch:
+        wide = self._check_scores(scores)
+        rows = self._rows(check, labels, index, scores.shape)
+        before = check.previous("scores", scores, previous_scores, self.training and self.needs_previous)
+        check.finite(scores=wide, previous_scores=before)
+        return Batch(wide, rows, before)
+
+    def _step(self, batch: Batch) -> Step:
+        h, scale = self._linked(batch.scores, batch.rows)
+        before = None if batch.before is None else self._linked(batch.before.to(h.dtype), batch.rows)[0]
+        step = self._advance(batch.rows, h, before)
+        assert step.gradient is not None  # for the type checker
+        step.source, step.gradient = batch.scores, self._before_link(step.gradient, h, scale)
+        return step
 
     def _advance(self, rows: Rows, h: Tensor, before: Tensor | None) -> Step:
         r"""Compute one iteration without writing any of it.

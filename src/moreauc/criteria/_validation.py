@@ -1,4 +1,4 @@
-r"""Errors of a call that are noted on the device and raised by a later call.
+r"""Checks of the values of a call: at once, or noted on the device and raised by a later call.
 
 Reading a device value forces a synchronization, which would cost more than the loss. So a call on a GPU, or in compiled
 code, compares on the device and keeps flags. A batch with a flag changes no state, has the value NaN and the gradient
@@ -9,16 +9,134 @@ does not save a model that computed NaN: inside it 0 times NaN is NaN.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from moreauc._checks import as_index, check_device, check_finite, check_floating, check_index, check_same_shape
 
 NEVER = torch.iinfo(torch.int64).max  # the call in which something was wrong, where nothing was
 FLAGS = 20  # flags that a call may have
 _REMEMBERED = 32  # calls whose arguments are kept to say what exactly was wrong with them
 _LARGEST = 1 << 20  # bytes of an argument beyond which those of a call are not kept
+# what errors end with: the remedy
+ROW_NUMBERS = "; index holds row numbers of the training set, as IndexedDataset returns them, not places in the batch"
+BOTH_CLASSES = "; PosNegSampler draws batches with both"
+PREVIOUS = "; PreviousIterate(model, optimizer) evaluates the model at the weights before the last step"
+Called = TypeVar("Called")
+
+
+@dataclass(eq=False)
+class Check:
+    """What is asked about the values of one call.
+
+    Args:
+        owner: class named in errors: that of the loss that was called, also where a loss inside of it asks.
+        late: whether answers stay on the device, as flags; else what is wrong is raised.
+    """
+
+    owner: str
+    late: bool
+    messages: list[str] = field(default_factory=list)
+    _flags: list[Tensor] = field(default_factory=list)
+    _finite: list[tuple[str, float | Tensor | None]] = field(default_factory=list)
+
+    def flag(self, message: str, wrong: Tensor) -> None:
+        """Keep a flag, shape `()`, with the error it stands for."""
+        self.messages.append(f"{self.owner}: {message}")
+        self._flags.append(wrong)
+
+    def finite(self, **values: float | Tensor | None) -> None:
+        """Ask that values be finite; they are checked together, in :meth:`bad`. None takes a place, too."""
+        self._finite += values.items()
+
+    def previous(
+        self, name: str, now: Tensor, value: Tensor | None, needed: bool, gammas: str = "gamma"
+    ) -> Tensor | None:
+        """Return the values at the previous iterate, checked against those of now; None where not `needed`.
+
+        `name` is that of the values of now, and `gammas` names what needs the others.
+        """
+        if not needed:
+            return None
+        if value is None:
+            raise ValueError(f"{self.owner}: previous_{name} must be given where {gammas} is not 0, got None{PREVIOUS}")
+        if not (isinstance(value, Tensor) and value.is_floating_point() and value.shape == now.shape):
+            check_floating(self.owner, f"previous_{name}", value)
+            check_same_shape(self.owner, f"previous_{name}", value, name, now)
+        if value.device != now.device:
+            check_device(self.owner, f"previous_{name}", value, now.device)
+        return value.detach() if value.requires_grad else value
+
+    def index(
+        self, name: str, index: Any, size: int, *, length: int, unique: bool, device: torch.device, rows: str = "rows"
+    ) -> Tensor:
+        """Return `length` row numbers in [0, size), each at most once if `unique`, on the device.
+
+        In a late check numbers out of range are replaced; `rows` says of what the range is.
+        """
+        remedy = ROW_NUMBERS if rows == "training set" else f"; {rows} are numbered from 0"
+        if not self.late:
+            found = check_index(self.owner, name, index, size, length=length, unique=unique, remedy=remedy)
+            return found.to(device)
+        found = as_index(self.owner, name, index, length).to(device, non_blocking=True)
+        safe = found.clamp(0, size - 1)
+        self.flag(f"{name} must lie in the range of the {rows}, got another number{remedy}", (safe != found).any())
+        self.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(found, unique))
+        return safe
+
+    def clean(self, values: Tensor) -> Tensor:
+        """Return values for a user's function, which in a late check need not know NaN: it is 0 there."""
+        if not self.late:
+            return values
+        known = values.detach()
+        return values.masked_fill((known - known) != 0, 0.0)
+
+    def bad(self) -> Tensor | None:
+        """Raise what is wrong with the values to be finite; in a late check return all flags, shape `(k,)`."""
+        if not self.late:
+            self._raise_unless_finite()
+            return None
+        self.messages += [f"{self.owner}: {name} must be finite, got NaN or infinity" for name, _ in self._finite]
+        present = [value.detach() for _, value in self._finite if isinstance(value, Tensor)]
+        wide = present[0].dtype
+        for value in present:
+            wide = torch.promote_types(wide, value.dtype)
+        # the largest entry is NaN or infinite where any is
+        peaks = [torch.linalg.vector_norm(value, torch.inf).to(wide) for value in present]
+        zero = torch.zeros_like(peaks[0])
+        found = iter(peaks)
+        every = torch.stack([zero if value is None else next(found) for _, value in self._finite])
+        unmet = every.isfinite().logical_not()
+        return torch.cat([torch.stack(self._flags), unmet]) if self._flags else unmet
+
+    def _raise_unless_finite(self) -> None:
+        """Check the sums first: a finite sum has finite terms."""
+        total = 0.0
+        for _, value in self._finite:
+            if isinstance(value, Tensor):
+                if not value.is_cpu:  # one transfer for all
+                    total = math.nan
+                    break
+                value = value.detach() if value.requires_grad else value
+                total += value.sum().item() if value.ndim else value.item()
+            elif value is not None:
+                total += value
+        if not math.isfinite(total):
+            found = ((name, value) for name, value in self._finite if value is not None)
+            check_finite(self.owner, **{name: torch.as_tensor(value) for name, value in found})
+
+
+def repeats(numbers: Tensor, unique: bool = True) -> Tensor:
+    """Return whether a number comes twice, shape `()`; never if it may."""
+    if not unique or len(numbers) < 2:
+        return torch.zeros((), dtype=torch.bool, device=numbers.device)
+    ordered = numbers.sort().values
+    return (ordered[1:] == ordered[:-1]).any()
 
 
 class Pending:
@@ -97,3 +215,10 @@ def several_processes() -> bool:
     """Whether this is one of several processes that talk to each other."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def check_function(owner: str, name: str, function: Called) -> Called:
+    """Return `function`, which must be callable."""
+    if not callable(function):
+        raise ValueError(f"{owner}: {name} must be callable, got {function!r}")
+    return function

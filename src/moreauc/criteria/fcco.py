@@ -14,16 +14,9 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
-from moreauc.criteria._base import (
-    Check,
-    Criterion,
-    Function,
-    Step,
-    check_function,
-    enter,
-    rule_attribute,
-    straight_through,
-)
+from moreauc.criteria._base import Criterion, Function, Step, rule_attribute
+from moreauc.criteria._gates import enter, straight_through
+from moreauc.criteria._validation import Check, check_function
 
 
 class _Blocks(NamedTuple):
@@ -131,7 +124,7 @@ class FCCOLoss(Criterion):
         check_device(owner, name, inner, device)
         unique = self.training
         index = check.index("index", index, self.num_blocks, length=len(inner), unique=unique, device=device, rows=rows)
-        before = self._previous(f"previous_{name}", previous, name, inner, needed=self.needs_previous)
+        before = check.previous(name, inner, previous, self.training and self.needs_previous)
         check.finite(**{name: inner, f"previous_{name}": before})
         gated, gate = enter(inner, check.late)
         return _Blocks(check.clean(gated), index, before, gate)

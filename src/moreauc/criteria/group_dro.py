@@ -10,8 +10,9 @@ from torch import Tensor
 from moreauc._checks import check_count, check_real
 from moreauc.core.outer import cvar, stepped, tied_share, upper_quantile
 from moreauc.core.tables import EstimatorTable, Gamma, Table, UpdateRule
-from moreauc.criteria._base import Check, Criterion, Step, rule_attribute
+from moreauc.criteria._base import Criterion, Step, rule_attribute
 from moreauc.criteria._batches import Members, group_members, widened
+from moreauc.criteria._validation import Check
 
 
 class _Losses(NamedTuple):
@@ -143,7 +144,7 @@ class GroupDROLoss(Criterion):
 
     def _batch(self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> _Losses:
         members = group_members(check, losses, groups, self.num_groups, self.table_u.values.device)
-        before = self._previous("previous_losses", previous_losses, "losses", losses, needed=self.needs_previous)
+        before = check.previous("losses", losses, previous_losses, self.training and self.needs_previous)
         check.finite(losses=losses, previous_losses=before)
         return _Losses(widened(losses), members, before)
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_shape
-from moreauc.criteria._base import Check, Criterion, Step
+from moreauc.criteria._base import Criterion, Step
 from moreauc.criteria._batches import Members, group_members, widened
+from moreauc.criteria._validation import Check
 
 
 class GroupERMLoss(Criterion):

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real
 from moreauc.core.tables import Table
-from moreauc.criteria._base import Check, Criterion, Step
+from moreauc.criteria._base import Criterion, Step
 from moreauc.criteria._batches import Members, group_members, widened
+from moreauc.criteria._validation import Check
 
 
 class ExponentiatedGroupDROLoss(Criterion):

@@ -14,8 +14,10 @@ from torch.nn.functional import cross_entropy, softplus
 
 from moreauc._checks import check_device, check_floating, check_labels, check_scores_shape, check_shape
 from moreauc._group_input import check_groups
-from moreauc.criteria._base import Check, Criterion, Function, Step, enter
+from moreauc.criteria._base import Criterion, Function, Step
 from moreauc.criteria._batches import widened
+from moreauc.criteria._gates import enter
+from moreauc.criteria._validation import Check
 
 SampleLoss = Literal["logistic", "cross_entropy", "squared", "absolute"] | Function
 
@@ -146,7 +148,7 @@ class GroupedLoss(Criterion):
         index = check.index(
             "index", index, number, length=len(scores), unique=unique, device=place, rows="training set"
         )
-        before = self._previous("previous_scores", previous_scores, "scores", scores, needed=self.needs_previous)
+        before = check.previous("scores", scores, previous_scores, self.training and self.needs_previous)
         check.finite(scores=wide, previous_scores=before)
         targets = self._labels(check, labels, wide)
         gated, gate = enter(wide, check.late)

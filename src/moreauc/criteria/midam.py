@@ -11,8 +11,9 @@ from torch import Tensor
 from moreauc.core.pooling import Pooling, PoolingName, UpdateOrder, check_update_order, exact_type, get_pooling
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, UpdateRule
-from moreauc.criteria._base import Check, Step, rule_attribute
+from moreauc.criteria._base import Step, rule_attribute
 from moreauc.criteria._batches import Instances, Rows, bag_instances
+from moreauc.criteria._validation import Check
 from moreauc.criteria.auc_min_max import AUCMinMaxLoss
 
 

@@ -13,9 +13,10 @@ from moreauc._checks import check_real
 from moreauc.core.pooling import Pooling, PoolingName, UpdateOrder, check_update_order, exact_type, get_pooling
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule, correction_weight
-from moreauc.criteria._base import Check, Step
+from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Instances, Rows, bag_instances
 from moreauc.criteria._labelled import ThresholdRate, TwoWayCriterion
+from moreauc.criteria._validation import Check
 
 Gammas = tuple[Gamma, Gamma, Gamma]
 
@@ -200,13 +201,11 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     ) -> _Bags:
         rows = self._rows(check, labels, index, ("B",))
         found = bag_instances(check, instances, bag, len(rows.numbers), self.pooling, self.position.device)
-        before = self._previous(
-            "previous_instances", previous_instances, "instances", instances, needed=self.needs_previous
-        )
+        before = check.previous("instances", instances, previous_instances, self.training and self.needs_previous)
         check.finite(instances=instances, previous_instances=before)
         return _Bags(rows, found, before)
 
-    def _step(self, batch: _Bags) -> Step:
+    def _step(self, batch: _Bags) -> Step:  # type: ignore[override]
         rows, (values, bag, count), before = batch
         pooling, rule, table = self.pooling, self.table_v.rule, self.table_v
         exact = values.detach().to(exact_type(values))

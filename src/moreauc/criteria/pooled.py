@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from moreauc._checks import as_index, as_labels, check_shape
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.criteria._base import Check, Criterion, Step, enter
+from moreauc.criteria._base import Criterion, Step
 from moreauc.criteria._batches import Instances, bag_instances
+from moreauc.criteria._gates import enter
+from moreauc.criteria._validation import Check
 
 
 class _Bags(NamedTuple):
@@ -121,9 +123,7 @@ class PooledLoss(Criterion):
         check_shape(self._owner, "labels", labels, [("B",)])
         index = as_index(self._owner, "index", index, len(labels))
         found = bag_instances(check, instances, bag, len(index), self.pooling, self.device)
-        before = self._previous(
-            "previous_instances", previous_instances, "instances", instances, needed=self.needs_previous
-        )
+        before = check.previous("instances", instances, previous_instances, self.training and self.needs_previous)
         check.finite(instances=instances, previous_instances=before)
         gated, gate = enter(found.values, check.late)
         past = None if before is None else check.clean(before.to(gated.dtype))

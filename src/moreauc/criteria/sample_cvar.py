@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc.criteria._base import Check, Criterion, Step
+from moreauc.criteria._base import Criterion, Step
 from moreauc.criteria._batches import check_losses, widened
+from moreauc.criteria._validation import Check
 
 
 class SampleCVaRLoss(Criterion):

@@ -9,25 +9,39 @@ arXiv:2310.03234.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
-from moreauc.criteria._base import (
-    Check,
-    Criterion,
-    Function,
-    ParameterSnapshot,
-    Step,
-    check_function,
-    enter,
-    repeats,
-    rule_attribute,
-    straight_through,
-)
+from moreauc.criteria._base import Criterion, Function, Step, rule_attribute
+from moreauc.criteria._gates import enter, straight_through
+from moreauc.criteria._validation import Check, check_function, repeats
+
+
+class ParameterSnapshot(nn.Module):
+    """The parameters of a module as they were when last captured, kept in buffers so that checkpoints carry them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._names = {name: name.replace(".", "__") for name, _ in module.named_parameters()}
+        for name, parameter in module.named_parameters():
+            self.register_buffer(self._names[name], parameter.detach().clone())
+
+    @torch.no_grad()
+    def capture(self, module: nn.Module, unless: Tensor | None = None) -> None:
+        """Copy the present parameters of `module`, unless a flag on the device, shape `()`, is True."""
+        for name, parameter in module.named_parameters():
+            kept = self.get_buffer(self._names[name])
+            kept.copy_(parameter if unless is None else torch.where(unless, kept, parameter))
+
+    @torch.no_grad()
+    def evaluate(self, module: nn.Module, *args: Tensor) -> Any:
+        """Call `module` with the captured parameters."""
+        return functional_call(module, {name: self.get_buffer(key) for name, key in self._names.items()}, args)
 
 
 class _Pairs(NamedTuple):
@@ -197,7 +211,7 @@ class TCCOLoss(Criterion):
             rows="outer items",
         )
         pairs = self._pairs(check, outer, inner_index, h.shape[1])
-        before = self._previous("previous_h", previous_h, "h", h, needed=self.needs_previous, gammas="gamma1")
+        before = check.previous("h", h, previous_h, self.training and self.needs_previous, "gamma1")
         check.finite(h=h, previous_h=before)
         gated, gate = enter(h, check.late)
         return _Pairs(check.clean(gated), outer, pairs, before, gate)

@@ -3,14 +3,13 @@ r"""Two-way partial AUC as a coupled compositional loss (SONX, Algorithm 2)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import Gamma, UpdateRule
-from moreauc.criteria._base import Check, Step, rule_attribute
-from moreauc.criteria._labelled import Batch, ThresholdRate, TwoWayCriterion
+from moreauc.criteria._base import rule_attribute
+from moreauc.criteria._labelled import ThresholdRate, TwoWayCriterion
 
 
 class TPAUCLoss(TwoWayCriterion):
@@ -130,26 +129,3 @@ class TPAUCLoss(TwoWayCriterion):
             initial=initial,
             sample_weight=sample_weight,
         )
-
-    @property
-    def needs_previous(self) -> bool:
-        """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
-        table: Any = self._modules["table_u"]  # as an attribute it would cost as much as a small operation
-        return bool(table.rule.gamma != 0.0)
-
-    def _batch(
-        self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
-    ) -> Batch:
-        wide = self._check_scores(scores)
-        rows = self._rows(check, labels, index, scores.shape)
-        before = self._previous("previous_scores", previous_scores, "scores", scores, needed=self.needs_previous)
-        check.finite(scores=wide, previous_scores=before)
-        return Batch(wide, rows, before)
-
-    def _step(self, batch: Batch) -> Step:
-        h, scale = self._linked(batch.scores, batch.rows)
-        before = None if batch.before is None else self._linked(batch.before.to(h.dtype), batch.rows)[0]
-        step = self._advance(batch.rows, h, before)
-        assert step.gradient is not None  # for the type checker
-        step.source, step.gradient = batch.scores, self._before_link(step.gradient, h, scale)
-        return step
