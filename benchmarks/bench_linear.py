@@ -33,7 +33,8 @@ from experiments.data.groups import load_adult
 from moreauc import TPAUCLinear
 from moreauc._system import one_thread
 from moreauc.app.report.pages import versions
-from moreauc.data.tabular import ColumnWarning, TableEncoder
+from moreauc.data.schema import ColumnWarning
+from moreauc.data.tabular import TableEncoder
 from moreauc.metrics import tpauc_score
 
 CHOOSING = ("annthyroid", "Cardiotocography", "landsat", "magic.gamma", "PageBlocks", "satellite")

@@ -28,7 +28,8 @@ from sklearn.model_selection import train_test_split
 from experiments.data.keel import KEEL_SETS, load_keel
 from moreauc.app.report.pages import versions
 from moreauc.data import TensorBatches
-from moreauc.data.tabular import ColumnWarning, TableEncoder
+from moreauc.data.schema import ColumnWarning
+from moreauc.data.tabular import TableEncoder
 from moreauc.methods import build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.metrics.ranking import selection_scores

@@ -22,7 +22,7 @@ from moreauc.app.cli import console as cli_console
 from moreauc.app.cli.console import progress_bar
 from moreauc.app.cli.options import REGION
 from moreauc.app.cli.saved import load_model, run_folder
-from moreauc.data.tables import write_table
+from moreauc.app.tables.files import write_table
 from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS, method_names
 from tests.cli_cases import FILES, call, groups_table, rows_table, snapshot, train

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from moreauc.app.cli.saved import load_model
+from moreauc.app.tables.files import write_table
 from moreauc.app.tables.rows import draw_test_rows
-from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCAuto, TPAUCLinear
 from moreauc.methods import BASELINES, METHODS
 from moreauc.metrics import tpauc_score
@@ -362,8 +362,8 @@ def test_columns_are_kept_for_rows_only(bag_run, tmp_path):
         ),
         (
             7,
-            "column 'ward' must hold text, as in training, got the number 7 in row 1; write its values as they were in "
-            "training",
+            "column 'ward' must hold text, as in training ('A', 'B', 'C'), got the number 7 in row 1; write its values "
+            "as they were in training",
         ),
     ],
 )

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.data.columns import check_features, doubtful_columns, match_features
+from moreauc.app.tables.files import read_texts
 from moreauc.data.dates import DateParts, as_dates
 from moreauc.data.duplicates import hash_rows
-from moreauc.data.tables import TableError, read_texts
+from moreauc.data.schema import Column, Schema, learn_file, learn_frame
+from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.data.texts import holds_dates
+from moreauc.data.texts import Kind, holds_dates
 from moreauc.estimators import TPAUCClassifier
 
 DAY = datetime.date(2024, 2, 29)
@@ -90,7 +91,7 @@ def test_an_encoder_fills_scales_and_marks(payments):
     table, _ = payments
     rows = np.arange(100, 400)
     encoder = TableEncoder().fit(table, rows=rows)
-    assert encoder.kinds_ == ["dates", "numbers", "levels"] and encoder.dates_[0].hours
+    assert encoder.kinds_ == ["date", "number", "text"] and encoder.dates_[0].hours
     found = encoder.transform(table)
     # amount, days since the first, mark of missing dates, eight parts, two levels
     assert found.shape == (600, 13) and encoder.num_outputs_ == 13
@@ -116,11 +117,11 @@ def test_a_classifier_learns_from_the_hour(payments):
     np.testing.assert_array_equal(model.predict(objects), model.predict(table))
     assert np.isfinite(model.decision_function(table.assign(when=pd.NaT))).all()
     for values, message in (
-        ("2024-01-01", "X must hold dates in column 'when', as in fit, got .*; turn it into dates, for .*to_datetime"),
-        (5.0, "X must hold dates in column 'when', as in fit, got float64"),
-        (pd.Timestamp("2024", tz="UTC"), "dates with no time zone in column 'when', as in fit, got UTC; give them"),
+        ("2024-01-01", "must hold dates, .* got '2024-01-01' in row 1; turn them into dates, .*to_datetime"),
+        (5.0, "must hold dates, as in training, got '5.0' in row 1"),
+        (pd.Timestamp("2024", tz="UTC"), "must hold dates with no time zone, as in training, got UTC; give them"),
     ):
-        with pytest.raises(ValueError, match=f"^TPAUCClassifier: .*{message}"):
+        with pytest.raises(ValueError, match=f"^TPAUCClassifier: column 'when' {message}"):
             model.predict(table.assign(when=values))
     with (
         pytest.raises(ValueError, match=r"must be a DataFrame, as in fit, .*column 0 is not"),
@@ -135,10 +136,10 @@ def test_time_zones_are_those_of_the_training(payments):
     other = table.assign(when=local["when"].dt.tz_convert("America/Lima"))
     encoder = TableEncoder().fit(local)
     np.testing.assert_array_equal(encoder.transform(other), encoder.transform(local))
-    with pytest.raises(ValueError, match="dates with the time zone Asia/Tokyo in column 'when', as in fit, got None"):
+    with pytest.raises(ValueError, match=r"'when' must hold dates with the time zone Asia/Tokyo, .* None"):
         encoder.transform(table)
     mixed = table["when"].astype(object).where(table.index > 300, pd.Timestamp("2024", tz="UTC"))
-    with pytest.raises(ValueError, match="X column 'when' holds dates with a time zone beside dates without one"):
+    with pytest.raises(ValueError, match="column 'when' holds dates with a time zone beside dates without one"):
         TableEncoder().fit(table.assign(when=mixed))
 
 
@@ -152,7 +153,7 @@ def test_equal_rows_have_equal_dates(payments):
     zoned = moments.apply(lambda column: column.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"))
     for other in (moments.astype("datetime64[ns]"), moments.astype("datetime64[s]"), zoned):
         np.testing.assert_array_equal(hash_rows(other), hash_rows(moments))
-    assert doubtful_columns(pd.DataFrame({"when": pd.date_range("2024", periods=40)})) == []
+    assert not learn_frame("t", pd.DataFrame({"when": pd.date_range("2024", periods=40)})).schema.doubts
 
 
 def test_texts_in_iso_form_are_dates(tmp_path):
@@ -162,15 +163,16 @@ def test_texts_in_iso_form_are_dates(tmp_path):
         ",2024-02-01 00:00:00.5,2024-01-31 13:30+01:00\n"
         "2024-02-02,NA,2024-01-31T12:30:00-0330\n"
     )
-    columns, kinds = check_features(read_texts(path))
-    assert kinds == {"day": "date", "moment": "date", "sent": "date with offset"}
+    columns = learn_file(read_texts(path))
+    schema = columns.schema
+    assert schema.kinds == {"day": "date", "moment": "date", "sent": "date with offset"}
     assert columns["day"].tolist() == [pd.Timestamp("2024-01-31"), pd.NaT, pd.Timestamp("2024-02-02")]
     assert columns["moment"][1] == pd.Timestamp("2024-02-01 00:00:00.5")
     hours = [moment.hour for moment in columns["sent"]]
     assert str(columns["sent"].dtype) == "datetime64[us, UTC]" and hours == [12, 12, 16]
-    pd.testing.assert_frame_equal(match_features(read_texts(path)[::-1], kinds), columns[::-1])
-    pd.testing.assert_frame_equal(match_features(columns, kinds), columns)  # as of a Parquet file
-    empty = match_features(pd.DataFrame({name: [None] for name in kinds}), kinds)
+    pd.testing.assert_frame_equal(schema.match(read_texts(path)[::-1], source="t"), columns[::-1])
+    pd.testing.assert_frame_equal(schema.match(columns, source="t"), columns)  # as of a Parquet file
+    empty = schema.match(pd.DataFrame({name: [None] for name in columns}), source="t")
     pd.testing.assert_series_equal(empty.dtypes, columns.dtypes)
 
 
@@ -189,7 +191,7 @@ def test_other_values_than_in_training_are_refused(values, kind, got):
     with pytest.raises(
         TableError, match=rf"column 'a' must hold dates like 2024-12-31.*, as in training, got {re.escape(got)}"
     ):
-        match_features(pd.DataFrame({"a": values}), {"a": kind})
+        Schema((Column("a", Kind(kind)),)).match(pd.DataFrame({"a": values}), source="t")
 
 
 def test_days_that_do_not_exist_are_named():
@@ -198,7 +200,7 @@ def test_days_that_do_not_exist_are_named():
         "^t: column 'a' must hold dates like 2024-12-31, or leave it out with --drop a, got '2023-02-29' in row 2$"
     )
     with pytest.raises(TableError, match=message):
-        check_features(table, source="t")
+        learn_file(table, source="t")
     mixed = pd.DataFrame({"a": [pd.Timestamp("2024"), pd.Timestamp("2024", tz="UTC")]}, dtype=object)
     with pytest.raises(TableError, match=r"^t: column 'a' holds dates with a time zone beside dates without one"):
-        check_features(mixed, source="t")
+        learn_file(mixed, source="t")

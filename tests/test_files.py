@@ -19,8 +19,8 @@ from experiments.files import save_figure, write_arrays
 from moreauc._system import written_whole
 from moreauc.app.cli.saved import Saving, run_folder, save_model
 from moreauc.app.report.pages import Report
+from moreauc.app.tables.files import write_table
 from moreauc.checkpoint import save_checkpoint
-from moreauc.data.tables import write_table
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def test_a_classifier_sees_the_same_table(table, convert):
     expected = TPAUCClassifier(**options).fit(X, y)
     other = convert(X)
     model = TPAUCClassifier(**options).fit(other, polars.Series(y))
-    assert model.preprocessor_.kinds_ == [*["numbers"] * 2, *["levels"] * 3, *["dates"] * 2]
+    assert model.preprocessor_.kinds_ == [*["number"] * 2, *["text"] * 3, "date", "date with offset"]
     assert list(model.feature_names_in_) == list(X.columns)
     for name in ("decision_function", "predict", "predict_proba"):
         np.testing.assert_array_equal(getattr(model, name)(other), getattr(expected, name)(X))

@@ -26,6 +26,7 @@ from moreauc.app.cli.saved import load_model
 from moreauc.app.molecules import SmilesFingerprints
 from moreauc.app.report.molecules import atom_weights, expected_hits
 from moreauc.app.tables.molecules import MoleculeTable, MoleculeTableTask
+from moreauc.data.schema import Schema
 from moreauc.estimators import linear_fit
 from tests import oracles
 from tests.cli_cases import call, done
@@ -397,7 +398,7 @@ def test_a_network_of_molecules_with_a_random_split(assay, tmp_path):
 def test_common_scaffolds_are_trained_on(assay):
     """Of 300 molecules 120 have one scaffold and 180 another each."""
     scaffolds = np.array(["benzene"] * 120 + [f"s{row}" for row in range(180)], dtype=object)
-    task = MoleculeTableTask({}, None, 0.0, 0.3)
+    task = MoleculeTableTask(Schema(), None, 0.0, 0.3)
     table = MoleculeTable(
         features=pd.DataFrame(index=range(300)),
         targets=np.arange(300) % 3 == 0,

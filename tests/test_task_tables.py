@@ -13,6 +13,7 @@ import pytest
 from moreauc.app.cli.options import FitOptions
 from moreauc.app.tables.bags import BagTable, BagTableTask, find_bags
 from moreauc.app.tables.base import Split, named_columns, read_split
+from moreauc.app.tables.files import read_texts, write_table
 from moreauc.app.tables.groups import (
     GroupedTable,
     GroupEvaluation,
@@ -23,8 +24,10 @@ from moreauc.app.tables.groups import (
     untested,
 )
 from moreauc.app.tables.rows import RowTableTask, draw_test_rows
-from moreauc.data.columns import Target
-from moreauc.data.tables import TableError, read_texts, write_table
+from moreauc.app.tables.targets import Target
+from moreauc.data.schema import Column, Schema
+from moreauc.data.tables import TableError
+from moreauc.data.texts import Kind
 from moreauc.metrics import group_table
 from moreauc.metrics.bootstrap import Resamples
 from tests.cli_cases import bags_table, groups_table, rows_table
@@ -60,7 +63,7 @@ def test_equal_bags_are_on_one_side(tmp_path):
 
 def test_numbers_name_bags_as_texts_do():
     frame = pd.DataFrame({"bag": [2.0, 1.0, 2.0], "x": [1.0, 2.0, 3.0], "y": [1, 0, 1]})
-    task = BagTableTask({"x": "number"}, Target("y", "1", "0", ""), 0.0, 1.0, "bag")
+    task = BagTableTask(Schema((Column("x", Kind.NUMBER),)), Target("y", "1", "0", ""), 0.0, 1.0, "bag")
     table = task.match(frame, source="t")
     assert (table.codes.tolist(), table.names, table.targets.tolist()) == ([0, 1, 0], ["2", "1"], [1, 0])
     table = table.part(np.array([1]))
@@ -139,7 +142,10 @@ def test_parquet_keeps_its_types(tmp_path):
 
 def test_of_many_groups_that_are_not_tested_some_are_named():
     groups = np.array(["large"] * 6 + [f"g{number:02}" for number in range(30)], dtype=object)
-    rows, task = GroupedTable(pd.DataFrame({"x": range(36)}), np.zeros(36), groups), GroupTableTask({}, None, ("name",))
+    rows, task = (
+        GroupedTable(pd.DataFrame({"x": range(36)}), np.zeros(36), groups),
+        GroupTableTask(Schema(), None, ("name",)),
+    )
     split = Split(task, rows.part(np.arange(2, 36)), rows.part(np.arange(2)))
     assert untested(split) == {f"g{number:02}": 1 for number in range(30)}
     note = task.test_note(split)
@@ -163,18 +169,16 @@ def test_targets_are_told_apart():
 
 
 LARGE = [2**60 + k for k in range(5)]
+WRITTEN = "holds numbers with a unit, a comma or marks between thousands"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["0,5", "12,25", "7,0"], "target 'y' holds numbers with a comma, '0,5' in row 1; write them with"),
+        (["0,5", "12,25", "7,0"], f"target 'y' {WRITTEN}, '0,5' in row 1; write plain"),
         (["0.5", "n.d.", "7"], "column 'y' mixes numbers and text: 0.5 in row 1, 'n.d.' in row 2; make it one kind"),
-        (["2024-01-01", "2024-01-02"], "target 'y' holds dates, '2024-01-01' in row 1; turn them into"),
-        (["$1,200.50", "$7"], "target 'y' holds numbers as text, '$1,200.50' in row 1; turn them into numbers"),
-        (["12 %", "7 %", "9 %"], "target 'y' holds numbers as text, '12 %' in row 1; turn them into numbers"),
-        (["0,5 €", "12,25 €"], "target 'y' holds numbers as text, '0,5 €' in row 1; turn them into numbers"),
-        (["$1", "unknown"], "target 'y' mixes numbers and text: '$1' in row 1, 'unknown' in row 2; write"),
+        (["2024-01-01", "2024-01-02"], "target 'y' holds dates or times, '2024-01-01' in row 1; turn them into"),
+        (["$1,200.50", "$7"], f"target 'y' {WRITTEN}, '$1,200.50' in row 1; write plain"),
         (["31.12.24", "1.1.25"], "target 'y' holds dates or times, '31.12.24' in row 1; turn them into"),
         (
             [f"{k} kg" for k in range(20)],
@@ -225,6 +229,6 @@ def test_of_many_groups_the_worst_are_printed():
     losses = np.arange(50.0)
     table = group_table(groups=np.arange(50), losses=losses, names=[f"g{k}" for k in range(50)])
     evaluation = GroupEvaluation("SONX", table, 1, 0.5, "R2", Resamples(49.0, losses))
-    title, columns, cells = GroupTableTask({}, None, ()).printed("", [evaluation])[1]
+    title, columns, cells = GroupTableTask(Schema(), None, ()).printed("", [evaluation])[1]
     assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
     assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20

@@ -19,7 +19,8 @@ from moreauc.app.report.verdict import (
 )
 from moreauc.app.tables.base import Table
 from moreauc.app.tables.rows import RowTableTask
-from moreauc.data.columns import Target
+from moreauc.app.tables.targets import Target
+from moreauc.data.schema import learn_frame
 from moreauc.estimators.description import Description
 from moreauc.metrics import bootstrap_interval, tpauc_score
 from moreauc.metrics.bootstrap import Resamples, resample_scores
@@ -128,9 +129,11 @@ def case() -> tuple[RowTableTask, Table]:
     features = pd.DataFrame(random.normal(size=(300, 3)), columns=list("abc"))
     features["t"] = random.choice(["x", "y"], 300, p=[0.25, 0.75])
     scores = Weights().decision_function(features)
-    kinds = dict.fromkeys("abc", "number") | {"t": "text"}
+    features = learn_frame("test", features)
     target = Target(name="y", positive="1", negative="0", reason="test")
-    return RowTableTask(kinds, target, **REGION), Table(features, (scores > np.quantile(scores, 0.8)).astype(int))
+    return RowTableTask(features.schema, target, **REGION), Table(
+        features, (scores > np.quantile(scores, 0.8)).astype(int)
+    )
 
 
 def test_permutation_importance_by_a_loop(case, monkeypatch):

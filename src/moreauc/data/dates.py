@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from moreauc.data.texts import DATES_IN_ZONES, date_kind, holds_dates
+from moreauc.data.tables import TableError
+from moreauc.data.texts import Kind, date_kind, holds_dates
 
 Floats = NDArray[np.float64]
 
 _DAY = np.timedelta64(1, "D")
 
 
-def as_dates(column: pd.Series[Any]) -> pd.Series[Any]:
+def as_dates(column: pd.Series, where: str = "a column") -> pd.Series:
     """Return dates of any kind as `datetime64[us]`, in the time zone of the column, or UTC where values have their own.
 
     Raises:
-        ValueError: where some have a time zone and others have none; the text follows the name of the column.
+        TableError: where some have a time zone and others have none; it begins with `where`.
     """
     if types.is_datetime64_any_dtype(column.dtype) and not isinstance(column.dtype, pd.ArrowDtype):
         return column.dt.as_unit("us")
@@ -34,7 +34,9 @@ def as_dates(column: pd.Series[Any]) -> pd.Series[Any]:
         dates[values.notna().to_numpy()] = present.map(_plain).to_numpy(dtype="datetime64[us]")
         return pd.Series(dates, index=column.index, name=column.name)
     if not aware.all():
-        raise ValueError("holds dates with a time zone beside dates without one; give all of them one, or none")
+        raise TableError(
+            f"{where} holds dates with a time zone beside dates without one; give all of them one, or none"
+        )
     return pd.to_datetime(values, utc=True).dt.as_unit("us")
 
 
@@ -43,11 +45,11 @@ def _plain(value: date) -> date:
     return value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
 
 
-def read_dates(column: pd.Series[Any], kind: str) -> tuple[pd.Series[Any], pd.Series[Any]]:
+def read_dates(column: pd.Series, kind: Kind, where: str = "a column") -> tuple[pd.Series, pd.Series]:
     """Return the dates of a column of a file, of a kind of :func:`date_kind`, and the values that are no such dates."""
-    zone = "UTC" if kind == DATES_IN_ZONES else None
+    zone = "UTC" if kind is Kind.ZONED_DATE else None
     if holds_dates(column):
-        found = as_dates(column)
+        found = as_dates(column, where)
         if (found.dt.tz is None) == (zone is None):
             return found if zone is None else found.dt.tz_convert(zone), column[:0]
         return found, column[column.notna()]
@@ -81,7 +83,7 @@ class DateParts:
     hours: bool  # whether any date had a time of day
 
     @classmethod
-    def of(cls, dates: pd.Series[Any]) -> DateParts:
+    def of(cls, dates: pd.Series) -> DateParts:
         """Return the parts for dates of the training, as :func:`as_dates` returns them."""
         dates = dates[dates.notna()]
         local, universal = _clocks(dates)
@@ -95,7 +97,7 @@ class DateParts:
         cycles = ("month", "weekday", "hour")[: 3 if self.hours else 2]
         return ("year", "day", *(f"{function} {name}" for name in cycles for function in ("sine", "cosine")))
 
-    def numbers(self, dates: pd.Series[Any]) -> tuple[Floats, Floats]:
+    def numbers(self, dates: pd.Series) -> tuple[Floats, Floats]:
         """Return days since the earliest training date, `(n,)`, and the parts, `(n, parts)`; NaN where missing."""
         local, universal = _clocks(dates)
         day, month = local.astype("datetime64[D]"), local.astype("datetime64[M]")
@@ -110,7 +112,7 @@ class DateParts:
         return (universal - self.earliest) / _DAY, np.column_stack([*calendar, waves])
 
 
-def _clocks(dates: pd.Series[Any]) -> tuple[NDArray[np.datetime64], NDArray[np.datetime64]]:
+def _clocks(dates: pd.Series) -> tuple[NDArray[np.datetime64], NDArray[np.datetime64]]:
     """Return dates as the clock on the wall shows them, and in UTC; the same for dates without a time zone."""
     if dates.dt.tz is None:
         found = dates.to_numpy(dtype="datetime64[us]")

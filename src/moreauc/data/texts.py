@@ -1,21 +1,20 @@
 """Texts of tables: a normal form, in which texts that look the same are equal, and numbers and dates among them.
 
 The normal form is used for names of columns, groups and bags, for classes, and for the levels of a feature.
-A column is read as numbers only where all of its values are written in one way that leaves no doubt about any of them:
-with a currency, a percent sign or spaces between thousands, say. Functions that look for an error return its text from
-after the name of the column, with the remedy. Rows are counted from 1.
+A column is read as numbers only where all of its values are plain ones: a unit, a comma or a mark between thousands is
+an error. Functions that look for an error return its text from after the name of the column, with the remedy. Rows are
+counted from 1.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from enum import StrEnum
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,8 +46,6 @@ _PARTS = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\d+\-., ']*) ?(?P<minus>[+-]?)(?P<core>[0-9., ']*[0-9]) ?(?P<after>.*)"
 )
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:( [0-9]{3})+|('[0-9]{3})+)(?:[.,][0-9]+)?")  # by spaces or apostrophes
-# (between thousands, before decimals); of several that read a column alike, the first is taken
-_MARKS = (("", "."), ("", ","), (" ", "."), (" ", ","), ("'", "."), ("'", ","), (",", "."), (".", ","))
 _DAY, _YEAR = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:1[5-9]|2[01])\d{2}"
 _WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun|mo|di|mi|do|fr|sa|so)[^\W\d]*[.,]{0,2} )?"
 _MONTHS = "jan|feb|mar|mär|mrz|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez"
@@ -68,7 +65,15 @@ _DATES = re.compile(rf"(?:{_WEEKDAY}(?:{'|'.join(_DATE)})(?:(?:,? |t){_TIME})?|{
 _ISO = re.compile(
     r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?P<offset>Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
 )
-DATES, DATES_IN_ZONES = "date", "date with offset"  # kinds of columns; times with an offset are brought to UTC
+
+
+class Kind(StrEnum):
+    """What a column holds."""
+
+    NUMBER = "number"
+    TEXT = "text"  # texts, and truth values and categories of a DataFrame: each is a level
+    DATE = "date"  # with or without a time of day
+    ZONED_DATE = "date with offset"
 
 
 def normal_text(text: str) -> str:
@@ -88,7 +93,7 @@ def normal_text(text: str) -> str:
     return text
 
 
-def normal_texts(column: pd.Series[Any]) -> pd.Series[Any]:
+def normal_texts(column: pd.Series) -> pd.Series:
     """Return a column with its texts in normal form; other values stay, and a text of spaces only is missing."""
     codes, values = pd.factorize(column)
     found = [normal_text(value) or None if isinstance(value, str) else value for value in values]
@@ -106,7 +111,7 @@ def normal_fields(fields: Sequence[str]) -> Sequence[str]:
     return [known[text] for text in fields]
 
 
-def label_text(value: Any) -> str:
+def label_text(value: object) -> str:
     """Return the name of a class, group, bag or level; 1 and 1.0 are the same, integers of any size are not rounded.
 
     Example:
@@ -126,7 +131,7 @@ def label_text(value: Any) -> str:
     return str(value)
 
 
-def class_text(value: Any) -> str:
+def class_text(value: object) -> str:
     """Return the name of a class: its text, but whole numbers and truth values are spelt in one way.
 
     So 1, +1 and 1.0 are one class wherever they come from, while 01 is another one.
@@ -142,7 +147,7 @@ def class_text(value: Any) -> str:
     return TRUTHS.get(text, text)
 
 
-def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
+def check_apart(owner: str, name: str, values: Iterable[object]) -> None:
     """Check that no two texts among values differ only in invisible characters, such as trailing spaces."""
     seen: dict[str, str] = {}
     for text in (str(value) for value in values if isinstance(value, str)):
@@ -172,12 +177,12 @@ def positive_class(counts: Mapping[str, int]) -> tuple[str | None, str]:
     return (None, "") if counts[rarer] == counts[other] else (rarer, "the rarer of two values")
 
 
-def name_texts(column: pd.Series[Any], name: Callable[[Any], str] = label_text) -> pd.Series[Any]:
+def name_texts(column: pd.Series, name: Callable[[object], str] = label_text) -> pd.Series:
     """Return the names of the values of a column, such as bags or classes; missing values stay missing."""
     return column.astype(object).map(name, na_action="ignore")
 
 
-def group_texts(column: pd.Series[Any]) -> pd.Series[Any]:
+def group_texts(column: pd.Series) -> pd.Series:
     """Return the names of groups that a column has.
 
     Truth values are spelt in one way. Where each text ends in ".0", as pandas writes whole numbers of a column that
@@ -209,7 +214,7 @@ def type_columns(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: type_column(frame[name]) for name in frame}, index=frame.index)
 
 
-def type_column(column: pd.Series[Any]) -> pd.Series[Any]:
+def type_column(column: pd.Series) -> pd.Series:
     """Return one column of :func:`type_columns`."""
     if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind not in "OUT":
         return column
@@ -230,14 +235,14 @@ def type_column(column: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series(values, index=column.index, name=column.name)
 
 
-def is_number(column: pd.Series[Any]) -> bool:
+def is_number(column: pd.Series) -> bool:
     """Return whether a column holds real numbers, Python's own included; truth values are numbers."""
     if column.dtype.kind == "O" and not isinstance(column.dtype, pd.CategoricalDtype):
         return infer_dtype(column, skipna=True) in ("integer", "decimal")
     return pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype)
 
 
-def holds_dates(column: pd.Series[Any]) -> bool:
+def holds_dates(column: pd.Series) -> bool:
     """Return whether a column holds dates, with or without a time of day; at least one."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return False
@@ -246,7 +251,7 @@ def holds_dates(column: pd.Series[Any]) -> bool:
     return infer_dtype(column, skipna=True) in ("date", "datetime", "datetime64")
 
 
-def lost_in_floats(column: pd.Series[Any]) -> str | None:
+def lost_in_floats(column: pd.Series) -> str | None:
     """Return the error of numbers that lie closer together than floats of their size; None for others."""
     if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind not in "iuO" or not is_number(column):
         return None
@@ -266,10 +271,10 @@ def lost_in_floats(column: pd.Series[Any]) -> str | None:
     )
 
 
-def _numbers(texts: pd.Series[Any]) -> pd.Series[Any] | None:
+def _numbers(texts: pd.Series) -> pd.Series | None:
     """Return the numbers that texts are; None where one is not."""
     try:
-        numbers: pd.Series[Any] = pd.to_numeric(texts)
+        numbers: pd.Series = pd.to_numeric(texts)
         if numbers.dtype.kind in "iu":
             return numbers
         exact = _ROUNDS_CORRECTLY and numbers.dtype.kind == "f"
@@ -286,11 +291,11 @@ def _numbers(texts: pd.Series[Any]) -> pd.Series[Any] | None:
     return floats if texts.nunique() == 1 else texts.map(Decimal).astype(object)
 
 
-def _are_integers(texts: pd.Series[Any]) -> bool:
+def _are_integers(texts: pd.Series) -> bool:
     return bool(texts.map(lambda text: _INTEGER.fullmatch(text) is not None).all())
 
 
-def _largest(integers: pd.Series[Any]) -> int:
+def _largest(integers: pd.Series) -> int:
     """Return the largest magnitude of integers, which for the lowest int64 is no int64."""
     return max(abs(int(integers.min())), abs(int(integers.max())))
 
@@ -298,7 +303,7 @@ def _largest(integers: pd.Series[Any]) -> int:
 # Numbers and dates among texts
 
 
-def distinct_texts(column: pd.Series[Any]) -> pd.Series[Any]:
+def distinct_texts(column: pd.Series) -> pd.Series:
     """Return the different texts of a column, each with its first row; none where it holds anything but text."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.cat.categories.dtype)
@@ -309,20 +314,25 @@ def distinct_texts(column: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series([], dtype=object)
 
 
-def find_comma_or_dates(texts: pd.Series[Any]) -> str | None:
-    """Return the error of a column with a number that has a comma, or of plain dates only; None for others."""
-    numbers = texts[_matches(_COMMA, texts)]
-    if len(numbers):  # one is enough: numbers and text may not be mixed either
-        return (
-            f"holds numbers with a comma, {_shown(numbers)}; "
-            "write them with a decimal point and nothing between thousands"
-        )
-    if _matches(_PLAIN_DATE, texts).all():
-        return f"holds dates, {_shown(texts)}; turn them into numbers, such as days since one of them"
-    return None
+def find_written_numbers(texts: pd.Series) -> str | None:
+    """Return the error of a column with a number that has a unit, a comma or marks between thousands; None for others.
+
+    Example:
+        >>> find_written_numbers(pd.Series(["none", "1,5 %"]))
+        "holds numbers with a unit, a comma or marks between thousands, '1,5 %' in row 2; write plain numbers, ..."
+        >>> find_written_numbers(pd.Series(["123 45", "5 mg"])) is None
+        True
+    """
+    numbers = texts[texts.map(_is_written_number).astype(bool)]
+    if numbers.empty:  # one is enough: numbers and text may not be mixed either
+        return None
+    return (
+        f"holds numbers with a unit, a comma or marks between thousands, {_shown(numbers)}; write plain numbers, with "
+        "a decimal point"
+    )
 
 
-def find_dates(texts: pd.Series[Any], *, more_than: float = 0.5) -> str | None:
+def find_dates(texts: pd.Series, *, more_than: float = 0.5) -> str | None:
     """Return the error of a column with more than a share of dates or times, of any kind; None for others."""
     dates = texts.map(_is_date).astype(bool)
     if not dates.any() or dates.mean() <= more_than:
@@ -334,12 +344,12 @@ def find_dates(texts: pd.Series[Any], *, more_than: float = 0.5) -> str | None:
     )
 
 
-def iso_kind(texts: pd.Series[Any]) -> str | None:
+def iso_kind(texts: pd.Series) -> Kind | None:
     """Return the kind of a column all of whose texts are dates as ISO 8601 has them, None for others.
 
     Example:
         >>> iso_kind(pd.Series(["2024-12-31", "2024-12-31 23:59"])), iso_kind(pd.Series(["2024-12-31T12:00Z"]))
-        ('date', 'date with offset')
+        (<Kind.DATE: 'date'>, <Kind.ZONED_DATE: 'date with offset'>)
         >>> iso_kind(pd.Series(["2024-12-31", "31.12.2024"])) is None
         True
     """
@@ -347,142 +357,37 @@ def iso_kind(texts: pd.Series[Any]) -> str | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def date_kind(text: Any) -> str | None:
+def date_kind(text: object) -> Kind | None:
     """Return the kind of one text that is a date as ISO 8601 has it, None for others."""
     match = _ISO.fullmatch(text) if isinstance(text, str) else None
-    return None if match is None else DATES if match["offset"] is None else DATES_IN_ZONES
+    return None if match is None else Kind.DATE if match["offset"] is None else Kind.ZONED_DATE
 
 
-def find_numbers_or_dates(texts: pd.Series[Any]) -> str | None:
+def find_numbers_or_dates(texts: pd.Series) -> str | None:
     """Return the error of texts that are numbers or dates, however written; None for others."""
-    found = find_format(texts)
-    if isinstance(found, NumberFormat):
-        return f"holds numbers as text, {_shown(texts)}; turn them into numbers"
-    return found or find_comma_or_dates(texts) or find_dates(texts, more_than=0.99)
+    return find_written_numbers(texts) or find_dates(texts, more_than=0.99)
 
 
-def _shown(texts: pd.Series[Any]) -> str:
+def _shown(texts: pd.Series) -> str:
     """Return the first of some texts, with its row."""
     return f"{texts.iloc[0]!r} in row {texts.index[0] + 1}"
 
 
-def _matches(pattern: re.Pattern[str], texts: pd.Series[Any]) -> pd.Series[bool]:
-    return texts.map(lambda text: pattern.fullmatch(text.strip()) is not None)
-
-
 def _is_date(text: str) -> bool:
     close = re.sub(r" ?([-/.]) ", r"\1", text.translate(_PLAIN_MARKS).strip())  # 31. 12. 2024
-    return _DATES.fullmatch(close) is not None or _DATES.fullmatch(text.strip()) is not None
+    return any(pattern.fullmatch(form) for pattern in (_DATES, _PLAIN_DATE) for form in (close, text.strip()))
 
 
-# Numbers as people write them
-
-
-@dataclass(frozen=True)
-class NumberFormat:
-    """How the numbers of a column are written."""
-
-    thousands: str  # what stands between thousands, "" for nothing
-    decimal: str  # what stands before decimals
-    unit: str  # currency or percent sign, "" for none. It is left out: 12 % is 12.
-
-    @property
-    def kind(self) -> str:
-        """The kind of such a column, for people and to be found again by :meth:`of_kind`."""
-        return f"number {self.example}"
-
-    @property
-    def example(self) -> str:
-        """A number so written, in words."""
-        return f"like 1{self.thousands}234{self.decimal}5 {self.unit}".rstrip()
-
-    @classmethod
-    def of_kind(cls, kind: str) -> NumberFormat | None:
-        """Return the format that a kind tells of, None for another kind."""
-        found = re.fullmatch(r"number like 1(\D?)234(\D)5 ?(.*)", kind)
-        return None if found is None else cls(*found.groups())
-
-    def read(self, texts: pd.Series[Any]) -> pd.Series[Any]:
-        """Return the numbers; NaN where a text is written in another way."""
-        return texts.map(lambda text: self._number(_parts(text))).astype(float)
-
-    def read_column(self, column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any]]:
-        """Return the numbers of a column, NaN where missing, and the values that are written in another way."""
-        if not self.unit and pd.api.types.is_numeric_dtype(column.dtype):  # numbers below 1 000 have no spaces
-            numbers = column.astype(float)
-            taken = np.isfinite(numbers) & ((self.decimal == ".") | (numbers % 1 == 0))
-        else:
-            numbers = self.read(column.dropna().astype(object).map(str)).reindex(column.index)
-            taken = numbers.notna()
-        return numbers, column[~taken & column.notna()]
-
-    def _number(self, parts: tuple[str, str, str] | None) -> float:
-        if parts is None or parts[2] != self.unit:
-            return np.nan
-        between, before = re.escape(self.thousands), re.escape(self.decimal)
-        grouped = rf"|[1-9]\d{{0,2}}(?:{between}\d{{3}})+" if between else ""
-        if re.fullmatch(rf"(?:\d+{grouped})(?:{before}\d+)?|{before}\d+", parts[1], re.ASCII) is None:
-            return np.nan
-        plain = parts[1].replace(self.thousands, "") if self.thousands else parts[1]
-        return float(parts[0] + plain.replace(self.decimal, "."))
-
-
-def find_format(texts: pd.Series[Any]) -> NumberFormat | str | None:
-    """Return how the numbers of a column are written, or the error; None where there are none.
-
-    A column without units and without spaces or apostrophes between thousands is not read: what has commas or
-    points only is for :func:`find_comma_or_dates`.
-
-    Example:
-        >>> find_format(pd.Series(["$1,200.50", "$7"]))
-        NumberFormat(thousands=',', decimal='.', unit='$')
-        >>> find_format(pd.Series(["$1,200", "$7"]))[:49]
-        "holds numbers that can be read in two ways, '$1,2"
-        >>> find_format(pd.Series(["A", "B"])) is None
-        True
-    """
-    parts = texts.map(_parts)
-    written = parts.map(lambda found: found is not None and (found[2] != "" or _is_grouped(found[1])))
-    if not written.any():
-        return None
-    remedy = "write the numbers alone, with a decimal point and nothing between thousands"
-    first = texts[written].index[0]
-    shown = _shown(texts[written])
-    if parts.isna().any():
-        return f"mixes numbers and text: {shown}, {_shown(texts[parts.isna()])}; {remedy}"
-    strange = texts[parts.map(lambda found: found[2]) != parts[first][2]]
-    if len(strange):
-        return f"holds numbers in different units: {shown}, {_shown(strange)}; {remedy}"
-    readings = list(_readings(texts, parts[first][2]))
-    if not readings:
-        return f"holds numbers that are not all written in one way, such as {shown}; {remedy}"
-    form, numbers = readings[0]
-    for _, others in readings[1:]:
-        if len(differing := texts[(numbers != others).to_numpy()]):
-            return f"holds numbers that can be read in two ways, {_shown(differing)}; {remedy}"
-    return form
-
-
-def _readings(texts: pd.Series[Any], unit: str) -> Iterator[tuple[NumberFormat, pd.Series[Any]]]:
-    """Yield every way to read a whole column."""
-    for thousands, decimal in _MARKS:
-        form = NumberFormat(thousands, decimal, unit)
-        if (numbers := form.read(texts)).notna().all():
-            yield form, numbers
-
-
-def _is_grouped(digits: str) -> bool:
-    return _GROUPED.fullmatch(digits) is not None
-
-
-def _parts(text: Any) -> tuple[str, str, str] | None:
-    """Return sign, digits with their marks, and unit of a written number; None for other texts."""
-    found = _PARTS.fullmatch(str(text).translate(_PLAIN_MARKS).strip())
+def _is_written_number(text: str) -> bool:
+    if _COMMA.fullmatch(text.strip()):
+        return True
+    found = _PARTS.fullmatch(text.translate(_PLAIN_MARKS).strip())
     if found is None or (found["sign"] and found["minus"]) or (found["before"] and found["after"]):
-        return None
-    if any(mark in found["core"] for mark in " '") and not _is_grouped(found["core"]):
-        return None  # a code, such as 123 45
+        return False
+    grouped = _GROUPED.fullmatch(found["core"]) is not None
+    if any(mark in found["core"] for mark in " '") and not grouped:
+        return False  # a code, such as 123 45
     unit = found["before"] + found["after"]
-    if unit and unit not in _UNITS and not any(unicodedata.category(mark) == "Sc" for mark in unit):
-        return None
-    return found["sign"] + found["minus"], found["core"], unit
+    if not unit:
+        return grouped
+    return unit in _UNITS or any(unicodedata.category(mark) == "Sc" for mark in unit)

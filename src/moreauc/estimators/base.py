@@ -28,6 +28,7 @@ from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
 from moreauc.data.duplicates import Codes, number_equal
+from moreauc.data.schema import TypedFrame, learn_frame, warn_of_doubts
 from moreauc.data.tables import as_frame
 from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import check_apart
@@ -481,7 +482,10 @@ class TableInput(ScoringEstimator):
         return tags
 
     def _check_table(self, X: Any, *, reset: bool) -> Any:
-        """Return a DataFrame as it is, a sparse matrix as CSR, anything else as a float array without infinity."""
+        """Return a table to check: a sparse matrix as CSR, anything but a DataFrame as a float array without infinity.
+
+        With `reset` the columns of a DataFrame are learnt, once: a :class:`~moreauc.data.schema.TypedFrame` is known.
+        """
         X = as_frame(self._owner, X)
         if issparse(X):
             return validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], accept_sparse="csr")
@@ -493,7 +497,11 @@ class TableInput(ScoringEstimator):
         validate_data(self, X, reset=reset, skip_check_array=True)
         if 0 in X.shape:
             raise ValueError(f"{self._owner}: X must have at least one row and one column, got shape {X.shape}")
-        return X
+        if not reset or isinstance(X, TypedFrame):
+            return X
+        table = learn_frame(self._owner, X)
+        warn_of_doubts(self._owner, table.schema, stacklevel=4)
+        return table
 
     def _check_targets(self, X: Any, y: ArrayLike) -> Array:
         """Return one target for each row of a table, none of them missing."""

@@ -18,10 +18,11 @@ from moreauc.app.comparison import Comparison, ComparisonResult
 from moreauc.app.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
 from moreauc.app.report.verdict import rank, warning_text
 from moreauc.app.tables.base import Table, equal_rows
+from moreauc.app.tables.files import read_texts
 from moreauc.app.tables.rows import RowTableTask
-from moreauc.data.columns import doubtful_columns
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.data.tables import TableError, read_texts
+from moreauc.data.schema import learn_frame
+from moreauc.data.tables import TableError
 from moreauc.methods import ADVICE, BASELINES, every_method, method_names
 from moreauc.metrics.ranking import ties_text
 
@@ -50,7 +51,7 @@ def _compare(options: CompareOptions, out: Path) -> None:
     effort = {name: getattr(options, name) for name in ("folds", "inner_folds", "seeds", "trials", "jobs")}
     plan = Comparison(methods=chosen, regions=(region,), **effort)
     say(description, *missing)
-    doubts = [*doubtful_columns(table.features), *equal_rows(table.hashes(), "the folds are")]
+    doubts = [*table.features.schema.doubts, *equal_rows(table.hashes(), "the folds are")]
     warn(*doubts)
     with run_folder(out, force=options.force) as folder, without_column_warnings():
         for line in (description, *missing):
@@ -116,7 +117,7 @@ def read_data(options: CompareOptions) -> tuple[Table, str]:
             raise TableError("--target, --positive, --id and --drop go with a table of yours, not with --example")
         check_choice(_OWNER, "--example", options.example, EXAMPLES)
         features, labels, description = load_example(options.example)
-        return Table(features, labels), description
+        return Table(learn_frame(_OWNER, features), labels), description
     if target is None:
         raise TableError(f"{data}: --target must name the column with the two classes")
     shared = {name: getattr(options, name) for name in ("positive", "id", "drop", "min_tpr", "max_fpr")}

@@ -50,7 +50,7 @@ def warn(*lines: str) -> None:
 @contextmanager
 def without_column_warnings() -> Iterator[None]:
     """Suppress the warnings of the estimators about columns, which the command has printed already."""
-    from moreauc.data.tabular import ColumnWarning
+    from moreauc.data.schema import ColumnWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)

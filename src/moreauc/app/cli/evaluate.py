@@ -14,7 +14,7 @@ from moreauc.app.cli.screen import of_molecules
 from moreauc.app.report.pages import Report
 from moreauc.app.report.verdict import Evaluated
 from moreauc.app.tables.base import Inputs, Model, Table, TableTask, known_rows, unknown_levels
-from moreauc.data.tables import read_texts
+from moreauc.app.tables.files import read_texts
 
 
 def evaluate(options: EvaluateOptions) -> None:
@@ -31,7 +31,7 @@ def _evaluate(options: EvaluateOptions) -> None:
     saved = load_model(run)
     task, model = of_molecules(saved.task, options), saved.model
     table = task.match(read_texts(data), source=str(data))
-    doubts, unknown = unknown_levels(task.encoder(model), table.features, str(data))
+    doubts, unknown = unknown_levels(task.schema, table.features, str(data))
     warn(*table.notes, *doubts, *known_rows(saved.trained_on, table.hashes(), data, unit=task.unit))
     title, inputs = model.title, task.inputs(table)
     with nullcontext() if out is None else run_folder(out, force=options.force) as folder:

@@ -8,8 +8,8 @@ from moreauc._checks import check_choice
 from moreauc.app.cli.console import say
 from moreauc.app.cli.options import ExampleOptions
 from moreauc.app.cli.saved import OutputError
+from moreauc.app.tables.files import check_table_path, write_table
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.data.tables import check_table_path, write_table
 
 _TARGET = "target"
 

@@ -12,9 +12,9 @@ from moreauc.app.cli.saved import OutputError, load_model
 from moreauc.app.cli.screen import of_molecules, ranked, screen, with_columns
 from moreauc.app.tables.bags import BagTableTask
 from moreauc.app.tables.base import TwoClassModel, unknown_levels
+from moreauc.app.tables.files import check_table_path, read_texts, write_table
 from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.app.tables.rows import RowTableTask
-from moreauc.data.tables import check_table_path, read_texts, write_table
 from moreauc.estimators import MultiInstanceClassifier
 
 
@@ -40,7 +40,7 @@ def predict(options: PredictOptions) -> None:
     frame = read_texts(data)
     with without_column_warnings():
         table = task.match(frame, source=str(data), labelled=False)
-        warn(*unknown_levels(task.encoder(model), table.features, str(data))[0])
+        warn(*unknown_levels(task.schema, table.features, str(data))[0])
         inputs = task.inputs(table)
         result, line = task.predict(model, inputs, table)
         instances = None

@@ -18,8 +18,9 @@ from moreauc.app.cli.console import complain, progress_bar, say, warn
 from moreauc.app.cli.options import EvaluateOptions, PredictOptions
 from moreauc.app.smiles import CHUNK, InvalidSmiles
 from moreauc.app.tables.base import TableTask, TwoClassModel
+from moreauc.app.tables.files import stream_texts, write_table
 from moreauc.app.tables.molecules import MoleculeTableTask
-from moreauc.data.tables import TableError, stream_texts, write_table
+from moreauc.data.tables import TableError
 
 
 def of_molecules(task: TableTask[Any, Any, Any], options: PredictOptions | EvaluateOptions) -> TableTask[Any, Any, Any]:

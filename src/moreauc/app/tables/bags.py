@@ -13,9 +13,9 @@ import pandas as pd
 from moreauc.app.report.pages import Section, as_image
 from moreauc.app.tables.base import Inputs, Table, TwoClassModel, read_features
 from moreauc.app.tables.rows import Evaluation, TwoClassTask
+from moreauc.app.tables.targets import check_present, match_target, split_target
 from moreauc.data import FlatBags
 from moreauc.data.bags import Bags
-from moreauc.data.columns import check_present, match_features, match_target, split_target
 from moreauc.data.duplicates import Hashes, hash_bags, hash_rows
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder
@@ -86,8 +86,8 @@ class BagTableTask(TwoClassTask[BagTable]):
         # Classes are counted by bags: the rarer one of these is the positive one, whatever the sizes of the bags.
         _, labels, target = split_target(frame.iloc[first], name, positive=options.positive, source=source, unit="bags")
         _check_agreement(frame, name, codes, names, first, source)
-        features, kinds, _ = read_features(frame.drop(columns=[column, name]), options, source)
-        task = cls(kinds, target, *options.region, column, fpr_budget=options.fpr_budget)
+        features, _ = read_features(frame.drop(columns=[column, name]), options, source)
+        task = cls(features.schema, target, *options.region, column, fpr_budget=options.fpr_budget)
         return task, BagTable(features, labels, codes, names)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> BagTable:
@@ -97,18 +97,19 @@ class BagTableTask(TwoClassTask[BagTable]):
             _, labels = match_target(frame.iloc[first], self.target, source=source, unit="bags")
             _check_agreement(frame, self.target.name, codes, names, first, source)
             self.check_test(labels, source)
-        return BagTable(match_features(frame, self.kinds, source=source), labels, codes, names)
+        return BagTable(self.schema.match(frame, source=source), labels, codes, names)
 
     def fitted(self, train: BagTable) -> Self:
-        return replace(self, instance_encoder=TableEncoder(owner="fit").fit(self.typed(train.features)))
+        return replace(self, instance_encoder=TableEncoder(owner="fit").fit(train.features))
 
-    def encoder(self, model: TwoClassModel | None) -> TableEncoder:
+    def encoder(self) -> TableEncoder:
+        """Return the encoder, fitted to the training rows."""
         if self.instance_encoder is None:
             raise ValueError("BagTableTask: the encoder must be fitted, got a task that was not")
         return self.instance_encoder
 
     def inputs(self, table: BagTable) -> FlatBags:
-        encoded = self.encoder(None).transform(self.typed(table.features))
+        encoded = self.encoder().transform(table.features)
         return FlatBags.from_ids(encoded, table.codes, table.targets[table.codes])
 
     def facts(self) -> dict[str, object]:

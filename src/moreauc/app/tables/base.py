@@ -5,13 +5,12 @@ A :class:`TableTask` is saved with the model; it has one leaf for rows, bags, gr
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,11 +20,12 @@ from scipy.sparse import csr_array
 
 from moreauc.app.report.pages import Section
 from moreauc.app.report.verdict import Evaluated
+from moreauc.app.tables.files import read_texts
+from moreauc.app.tables.targets import check_present, drop_columns
 from moreauc.data.bags import Bags
-from moreauc.data.columns import check_features, check_present, doubtful_columns, drop_columns
 from moreauc.data.duplicates import Hashes, hash_rows, number_equal
-from moreauc.data.tables import TableError, read_texts
-from moreauc.data.tabular import ColumnWarning, TableEncoder
+from moreauc.data.schema import Schema, TypedFrame, learn_file
+from moreauc.data.tables import TableError
 from moreauc.data.texts import normal_text
 from moreauc.methods import TaskName
 
@@ -45,7 +45,7 @@ _MANY_EQUAL = 0.1  # share of rows that equal others, above which a split is far
 class Table:
     """Rows of a table."""
 
-    features: pd.DataFrame  # the columns to learn from; the index is the row of the file, from 0
+    features: TypedFrame  # the columns to learn from; the index is the row of the file, from 0
     targets: Array  # what is predicted, for each row (or bag); zeros where the table has no target
 
     def __len__(self) -> int:
@@ -74,12 +74,6 @@ class Model(Protocol):
 
     def describe(self) -> Description:
         """Return what a page shows of it."""
-
-
-class TableModel(Model, Protocol):
-    """A fitted estimator whose columns are encoded."""
-
-    preprocessor_: TableEncoder | None
 
 
 class Scorer(Protocol):
@@ -111,11 +105,16 @@ class TableTask(ABC, Generic[T, M, E]):
     baselines: ClassVar[tuple[str, ...]]  # methods to compare with
     measure: ClassVar[str]  # name of the measure that models are compared by
 
-    kinds: dict[str, str]  # the columns to learn from, and whether they hold numbers or text
+    schema: Schema  # the columns to learn from
     target: object  # what is predicted
     id_column: str | None = field(default=None, kw_only=True)  # names rows; it is not learnt from
 
     # Reading
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The columns to learn from, and what they hold."""
+        return self.schema.kinds
 
     @classmethod
     @abstractmethod
@@ -132,19 +131,11 @@ class TableTask(ABC, Generic[T, M, E]):
 
     def inputs(self, table: T) -> Inputs:
         """Return what the model takes."""
-        return self.typed(table.features)
-
-    def typed(self, features: pd.DataFrame) -> pd.DataFrame:
-        """Return features with texts as categories, whose kind an encoder need not infer again."""
-        return features.astype({name: "category" for name, kind in self.kinds.items() if kind == "text"})
+        return table.features
 
     def fit_options(self, table: T) -> dict[str, Array]:
         """Return what `fit` of the model takes besides inputs and targets."""
         return {}
-
-    def encoder(self, model: M) -> TableEncoder | None:
-        """Return the fitted encoder, which holds the levels seen in training; None where there are no columns."""
-        return cast("TableModel", model).preprocessor_
 
     # Test rows
 
@@ -257,11 +248,11 @@ def read_split(kind: type[TableTask[T, M, E]], options: FitOptions) -> Split[T]:
         raise TableError("--test and --test-size exclude each other")
     source = str(options.data)
     task, table = kind.read(read_texts(options.data), options, source=source)
-    hashes, doubts = table.hashes(), [*table.notes, *doubtful_columns(table.features)]
+    hashes, doubts = table.hashes(), [*table.notes, *task.schema.doubts]
     if options.test is not None:
         other = str(options.test)
         test = task.match(read_texts(options.test), source=other)
-        doubts += [*test.notes, *unknown_levels(_fit_encoder(table.features), test.features, other)[0]]
+        doubts += [*test.notes, *unknown_levels(task.schema, test.features, other)[0]]
         parts = (hashes, table.targets), (test.hashes(), test.targets)
         doubts += compare_rows(*parts, options.data, options.test, unit=kind.unit)
         return Split(task, table, test, tuple(doubts), options.test.name)
@@ -270,16 +261,16 @@ def read_split(kind: type[TableTask[T, M, E]], options: FitOptions) -> Split[T]:
         raise TableError(f"--test-size must be in (0, 1), got {share:g}")
     held = task.draw_test(table, share, options.seed, hashes)
     train, test = table.part(np.setdiff1d(np.arange(len(table)), held)), table.part(held)
-    _check_drawn(train.features, test.features, source)
+    train = replace(train, features=task.schema.with_levels(train.features))
+    task = replace(task, schema=train.features.schema)
+    _check_drawn(task.schema, test.features, source)
     drawn = f"the {len(held):,} {kind.unit} to test on ({len(held) / len(table):.1%}) are"
     doubts += [f"{line}; --test takes a table of its own" for line in equal_rows(hashes, drawn, unit=kind.unit)]
     return Split(task, train, test, tuple(doubts))
 
 
-def read_features(
-    frame: pd.DataFrame, options: FitOptions, source: str, *others: str
-) -> tuple[pd.DataFrame, dict[str, str], str | None]:
-    """Return the columns to learn from, checked, their kinds, and the column that names rows.
+def read_features(frame: pd.DataFrame, options: FitOptions, source: str, *others: str) -> tuple[TypedFrame, str | None]:
+    """Return the columns to learn from, checked, and the column that names rows.
 
     Neither that column nor those of --drop, nor others named here, are learnt from.
     """
@@ -288,7 +279,7 @@ def read_features(
     if identity is not None:
         check_present(frame, identity, "id column", source)
         drop.append(identity)
-    return *check_features(drop_columns(frame, list(dict.fromkeys(drop)), source=source), source=source), identity
+    return learn_file(drop_columns(frame, list(dict.fromkeys(drop)), source=source), source=source), identity
 
 
 def named_columns(option: str, given: str | Sequence[str] | None, frame: pd.DataFrame) -> list[str]:
@@ -315,42 +306,25 @@ def num_resamples(rows: int) -> int:
 # Levels that training has not seen
 
 
-def unknown_levels(
-    encoder: TableEncoder | None, features: pd.DataFrame, source: str
-) -> tuple[list[str], dict[str, float]]:
+def unknown_levels(schema: Schema, features: TypedFrame, source: str) -> tuple[list[str], dict[str, float]]:
     """Return warnings about empty columns and unknown levels, and the share of unknown levels by column."""
-    if encoder is None:
-        return [], {}
     empty = [
         f"{source}: column {name!r} holds missing values only, and held others in training; scores may be far off"
         for name in (features if len(features) > 1 else ())  # a single row may lack a value
         if features[name].isna().all()
     ]
-    try:
-        columns = encoder.unknown_levels(features, owner=source)
-    except ValueError as error:
-        raise TableError(str(error)) from error
+    columns = schema.unknown(features, source=source)
     unknown = [f"{source}: {column}" for column in columns if column.unknown]
     return [*empty, *unknown], {column.name: column.share for column in columns}
 
 
-def _fit_encoder(features: pd.DataFrame) -> TableEncoder | None:
-    if not len(features.columns):
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ColumnWarning)  # the command prints them
-        return TableEncoder().fit(features)
-
-
-def _check_drawn(train: pd.DataFrame, test: pd.DataFrame, source: str) -> None:
+def _check_drawn(schema: Schema, test: TypedFrame, source: str) -> None:
     """Check, before anything is trained, that test rows drawn from a table have levels in common with the others.
 
     Equal rows stay together, so that all rows of a level may be in one part.
     """
-    if all(dtype.kind == "f" for dtype in train.dtypes):
-        return
     try:
-        unknown_levels(_fit_encoder(train), test, f"{source}, rows drawn to test on")
+        schema.unknown(test, source=f"{source}, rows drawn to test on")
     except TableError as error:
         raise TableError(f"{error}, with another --seed, or give a table to test on with --test") from error
 

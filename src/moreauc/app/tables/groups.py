@@ -21,7 +21,7 @@ from moreauc.app.report.verdict import (
     warning_text,
 )
 from moreauc.app.tables.base import Cells, Inputs, Split, Table, TableTask, named_columns, num_resamples, read_features
-from moreauc.data.columns import check_classes, check_present, match_features
+from moreauc.app.tables.targets import check_classes, check_present
 from moreauc.data.duplicates import Codes, Hashes, number_equal
 from moreauc.data.groups import hold_out, name_groups
 from moreauc.data.tables import TableError, list_names
@@ -154,8 +154,8 @@ class GroupTableTask(TableTask[GroupedTable, "GroupDROEstimator", GroupEvaluatio
         target, values = find_target(frame, options.target, options.task or "auto", source=source)
         groups = find_groups(frame, columns, source=source)
         unused = () if options.keep_groups else columns
-        features, kinds, identity = read_features(frame, options, source, target.name, *unused)
-        return cls(kinds, target, tuple(columns), id_column=identity), GroupedTable(features, values, groups)
+        features, identity = read_features(frame, options, source, target.name, *unused)
+        return cls(features.schema, target, tuple(columns), id_column=identity), GroupedTable(features, values, groups)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> GroupedTable:
         values: Array = np.zeros(len(frame))
@@ -163,7 +163,7 @@ class GroupTableTask(TableTask[GroupedTable, "GroupDROEstimator", GroupEvaluatio
         if labelled:
             values = match_values(frame, self.target, source=source)
             groups = find_groups(frame, list(self.columns), source=source)
-        return GroupedTable(match_features(frame, self.kinds, source=source), values, groups)
+        return GroupedTable(self.schema.match(frame, source=source), values, groups)
 
     def fit_options(self, table: GroupedTable) -> dict[str, Array]:
         return {"groups": table.groups}

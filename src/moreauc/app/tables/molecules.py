@@ -17,8 +17,9 @@ from moreauc.app.report.pages import Section
 from moreauc.app.smiles import CHUNK, Chunk, InvalidSmiles, Morgan, read_chunks, stack
 from moreauc.app.tables.base import Cells, Inputs, Scorer, Split, Table, TwoClassModel
 from moreauc.app.tables.rows import Evaluation, RowTableTask, draw_test_rows
-from moreauc.data.columns import check_present, match_target, split_target
+from moreauc.app.tables.targets import check_present, match_target, split_target
 from moreauc.data.duplicates import Hashes
+from moreauc.data.schema import Schema
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import normal_text
 from moreauc.tasks.base import Array
@@ -75,7 +76,7 @@ class MoleculeTableTask(RowTableTask):
             check_present(rest, identity, "id column", source)
         column = normal_text(str(options.smiles))
         task = cls(
-            {},
+            Schema(),
             target,
             *options.region,
             fpr_budget=options.fpr_budget,
@@ -143,7 +144,7 @@ class MoleculeTableTask(RowTableTask):
         if not len(good):
             raise TableError(f"{source}: there are no molecules in column {self.smiles!r}; {_named(wrong[0])}")
         whole = MoleculeTable(
-            features=pd.DataFrame(index=frame.index),
+            features=Schema().own(pd.DataFrame(index=frame.index)),
             targets=labels,
             smiles=texts,
             fingerprints=stack([chunk.fingerprints for chunk in found], self.morgan.size),
@@ -157,9 +158,6 @@ class MoleculeTableTask(RowTableTask):
 
     def inputs(self, table: Table) -> csr_array:
         return _molecules(table).fingerprints
-
-    def encoder(self, model: TwoClassModel) -> None:
-        return None
 
     def fit_options(self, table: Table) -> dict[str, Array]:
         """Return what stays on one side of a hold-out: scaffolds, or equal molecules."""

@@ -35,7 +35,7 @@ from moreauc.app.tables.base import (
     num_resamples,
     read_features,
 )
-from moreauc.data.columns import Target, match_features, match_target, split_target
+from moreauc.app.tables.targets import Target, match_target, split_target
 from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
 from moreauc.data.tables import TableError
 from moreauc.metrics import tpauc_score
@@ -355,8 +355,8 @@ class RowTableTask(TwoClassTask[Table]):
     @classmethod
     def read(cls, frame: pd.DataFrame, options: FitOptions, *, source: str) -> tuple[Self, Table]:
         rest, labels, target = split_target(frame, options.target, positive=options.positive, source=source)
-        features, kinds, identity = read_features(rest, options, source)
-        task = cls(kinds, target, *options.region, fpr_budget=options.fpr_budget, id_column=identity)
+        features, identity = read_features(rest, options, source)
+        task = cls(features.schema, target, *options.region, fpr_budget=options.fpr_budget, id_column=identity)
         return task, Table(features, labels)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> Table:
@@ -364,7 +364,7 @@ class RowTableTask(TwoClassTask[Table]):
         if labelled:
             _, labels = match_target(frame, self.target, source=source)
             self.check_test(labels, source)
-        return Table(match_features(frame, self.kinds, source=source), labels)
+        return Table(self.schema.match(frame, source=source), labels)
 
     def names(self, table: Table) -> Array:
         numbers: Array = table.features.index.to_numpy() + 1
