@@ -50,41 +50,31 @@ class Case:
         return " ".join([self.kind, self.assignment, *(f"{key}={value}" for key, value in self.options.items())])
 
 
-def tpauc_cases() -> list[Case]:
-    cases = []
-    for gamma in (0.0, 0.1, "theory"):
-        for link in ("sigmoid", "identity"):
-            for rate in ((0.9, 0.08), "quantile"):
-                options = {"gamma": gamma, "link": link, "threshold_lr": rate}
-                cases.append(Case("tpauc", "rows" if link == "identity" else "turn", options))
-    cases.append(Case("tpauc", "rows", {"gamma": 0.1, "surrogate": "logistic", "initial": 0.3}))
-    cases.append(Case("tpauc", "turn", {"gamma": 0.1, "surrogate": "smooth_ramp", "link": "standardized"}))
-    return cases
-
-
-def bag_cases() -> list[Case]:
-    cases = [Case("bags", "turn", {"pooling": "mean", "gamma": gamma}) for gamma in (0.0, 0.1, "theory")]
-    for order in ("before", "after"):
-        for pooling in ("smoothed_max", "attention"):
-            cases.append(Case("bags", "turn", {"pooling": pooling, "update_order": order, "gamma": (0.1, 0.2, 0.1)}))
-    cases.append(Case("bags", "rows", {"pooling": "mean", "gamma": 0.1, "threshold_lr": "quantile"}))
-    return cases
-
-
-def group_cases() -> list[Case]:
-    cases = []
-    for gamma in (0.0, 0.1, "theory"):
-        for rate in (0.05, "quantile"):
-            cases.append(Case("groups", "turn", {"gamma": gamma, "threshold_lr": rate}))
-    cases.append(Case("groups", "groups", {"gamma": 0.1}))
-    cases.append(Case("members", "rows", {"gamma": 0.1}))
-    return cases
-
-
+CORRECTED = {"gamma": 0.1}
 LINEAR = Case("tpauc", "rows", {"gamma": 0.1, "tau": 0.9, "link": "identity", "threshold_lr": (0.9, 0.08)})
 START = torch.tensor([[0.4, -0.3, 0.2]], dtype=torch.float64)
-OTHERS = [Case("cross_entropy", "rows"), Case("min_max"), Case("sota_s"), Case("pooled"), Case("midam"), Case("staco")]
-CASES = [*tpauc_cases(), *bag_cases(), *group_cases(), *OTHERS]
+RESUMED = [  # these are also saved, and resumed by another number of processes
+    Case("tpauc", "rows", CORRECTED),
+    Case("bags", "turn", {"pooling": "attention", **CORRECTED}),
+    Case("groups", "groups", {**CORRECTED, "threshold_lr": "quantile"}),
+]
+PLAIN = Case("tpauc", "turn", {"threshold_lr": "quantile"})
+CASES = [
+    *RESUMED,
+    PLAIN,
+    Case("tpauc", "turn", {"gamma": "theory", "link": "identity", "threshold_lr": (0.9, 0.08)}),
+    Case("tpauc", "rows", {**CORRECTED, "threshold_lr": "quantile"}),
+    Case("tpauc", "rows", {**CORRECTED, "surrogate": "logistic", "initial": 0.3}),
+    Case("tpauc", "turn", {**CORRECTED, "surrogate": "smooth_ramp", "link": "standardized"}),
+    Case("bags", "turn", {"pooling": "mean"}),
+    Case("bags", "turn", {"pooling": "mean", "gamma": "theory"}),
+    Case("bags", "turn", {"pooling": "smoothed_max", "update_order": "after", "gamma": (0.1, 0.2, 0.1)}),
+    Case("bags", "rows", {"pooling": "mean", **CORRECTED, "threshold_lr": "quantile"}),
+    Case("groups", "turn", {"threshold_lr": 0.05}),
+    Case("groups", "turn", {"gamma": "theory", "threshold_lr": "quantile"}),
+    Case("members", "rows", CORRECTED),
+    *(Case("cross_entropy", "rows"), Case("min_max"), Case("sota_s"), Case("pooled"), Case("midam"), Case("staco")),
+]
 
 
 def cases_of(world: int) -> list[Case]:
@@ -163,8 +153,6 @@ class Run:
         needs = getattr(self.criterion, "needs_previous", False)
         self.previous = PreviousIterate(self.model, self.optimizer) if needs else None
         self.step = 0
-        self.positives: list[int] = []
-        self.sizes: list[int] = []
 
     def go(self, until: int = STEPS) -> list[dict]:
         seen = []
@@ -174,8 +162,6 @@ class Run:
             for batch in self.batches:
                 batch = on_device(batch, self.device)
                 loss = train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
-                self.positives.append(int(batch[1].sum()))
-                self.sizes.append(len(batch[1]))
                 seen.append({"loss": loss.cpu().clone(), **self.weights(), **self.tables()})
                 self.step += 1
                 if self.step == until:
@@ -219,19 +205,11 @@ def run_linear(place: tuple[int, int] | None) -> list[dict]:
     return run.go()
 
 
-def run_case(case: Case, place: tuple[int, int] | None, device: str = "cpu") -> dict:
-    run = Run(case, place, device=device)
-    steps = run.go()
-    return {"steps": steps, "positives": run.positives, "sizes": run.sizes}
+def run_case(case: Case, place: tuple[int, int] | None, device: str = "cpu") -> list[dict]:
+    return Run(case, place, device=device).go()
 
 
 # checkpoints: from one number of processes to another
-
-RESUMED = [
-    Case("tpauc", "rows", {"gamma": 0.1}),
-    Case("bags", "turn", {"pooling": "attention", "gamma": 0.1}),
-    Case("groups", "groups", {"gamma": 0.1, "threshold_lr": "quantile"}),
-]
 
 
 def save_half(folder: Path, place: tuple[int, int] | None) -> None:
@@ -264,8 +242,8 @@ def message_of(function, *args, **kwargs) -> str:
     return "no error"
 
 
-def wrong_batches(rank: int, world: int) -> dict[str, tuple[str, bool]]:
-    """Return what a wrong batch in process 1 says in this process, and whether the state stayed as it was."""
+def wrong_batches(rank: int, world: int) -> tuple[dict[str, str], bool]:
+    """Return what wrong batches in process 1 say in this process, and whether the state stayed as it was."""
     criterion = DistributedCriterion(TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.5, gamma=0.1))
     bags = DistributedCriterion(MultiInstanceTPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.5, pooling="mean"))
     whole = torch.cat([(LABELS == 1).nonzero().squeeze(1)[:3], (LABELS == 0).nonzero().squeeze(1)[:5]])
@@ -295,18 +273,16 @@ def wrong_batches(rank: int, world: int) -> dict[str, tuple[str, bool]]:
         "empty": {name: value[:0] for name, value in batch().items()},
         "unknown": batch(weights=torch.zeros(2)),
     }
-    found = {}
-    for name, arguments in wrong.items():
-        before = {key: value.clone() for key, value in criterion.state_dict().items()}
-        text = message_of(criterion, **arguments)
-        found[name] = text, all(torch.equal(value, before[key]) for key, value in criterion.state_dict().items())
+    before = {key: value.clone() for key, value in criterion.state_dict().items()}
+    found = {name: message_of(criterion, **arguments) for name, arguments in wrong.items()}
+    unchanged = all(torch.equal(value, before[key]) for key, value in criterion.state_dict().items())
     for name, place in (("bag too high", len(index)), ("bag below 0", -1)):
         places = in_bags["bag"].clone()
         if rank == 1:
             places[0] = place
-        found[name] = message_of(bags, X[index, 0], **{**in_bags, "bag": places}), True
+        found[name] = message_of(bags, X[index, 0], **{**in_bags, "bag": places})
     criterion(**batch())  # all is well afterwards
-    return found
+    return found, unchanged
 
 
 def wrong_criteria(rank: int) -> dict[str, str]:
@@ -335,7 +311,7 @@ def wrong_criteria(rank: int) -> dict[str, str]:
 
 def evaluation(place: tuple[int, int] | None) -> dict:
     """Value and gradient of a loss in `eval()` mode."""
-    criterion = make_criterion(CASES[1]).double()
+    criterion = make_criterion(PLAIN).double()
     scores = X[:, 0].clone().requires_grad_()
     index = torch.arange(ROWS)
     if place is not None:
@@ -439,7 +415,7 @@ def sharded(rank: int, world: int, kind: str) -> dict:
     """Train a model of `fully_shard` with the previous iterate; return its weights, whole, and previous outputs."""
     from torch.distributed.fsdp import fully_shard
 
-    run = Run(CASES[4], (rank, world))
+    run = Run(RESUMED[0], (rank, world))
     torch.manual_seed(7)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
@@ -489,7 +465,7 @@ def in_a_group(rank: int, world: int) -> list[dict] | str:
 
 def states(rank: int) -> dict:
     """The state of a loss that only the first process has loaded, given to all; and names of entries."""
-    criterion = DistributedCriterion(make_criterion(CASES[1]))
+    criterion = DistributedCriterion(make_criterion(PLAIN))
     if rank == 0:
         criterion.criterion(torch.randn(ROWS), LABELS, torch.arange(ROWS), torch.randn(ROWS))
     criterion.synchronize()
@@ -505,7 +481,7 @@ def work(rank: int, world: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{path}/init-{world}", rank=rank, world_size=world)
     found: dict = {"cases": {case.name: run_case(case, place) for case in cases_of(world)}}
     found["linear"] = run_linear(place)
-    found["wrong batches"] = wrong_batches(rank, world)
+    found["wrong batches"], found["unchanged"] = wrong_batches(rank, world)
     found["wrong criteria"] = wrong_criteria(rank)
     found["evaluation"] = evaluation(place)
     found["metrics"] = metrics(rank, world)

@@ -18,7 +18,7 @@ from processes import run_processes
 from experiments.models.side_by_side import SideBySideLoss
 from moreauc import PreviousIterate, TCCOLoss, TPAUCLoss
 from moreauc.checkpoint import load_checkpoint
-from moreauc.distributed import DistributedCriterion, gather_scores, predict_scores
+from moreauc.distributed import DistributedCriterion, gather_scores
 from moreauc.distributed.criterion import _repeatable
 from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
@@ -51,11 +51,11 @@ def alone():
 
 @pytest.mark.parametrize(("name", "world"), RUNS)
 def test_a_run_of_several_processes_is_that_of_one(results, alone, name, world):
-    expected = alone[name]["steps"]
+    expected = alone[name]
     assert len(expected) == runs.STEPS
     assert any(not torch.equal(step["loss"], expected[0]["loss"]) for step in expected)
     for rank in range(world):
-        found = results[world][rank]["cases"][name]["steps"]
+        found = results[world][rank]["cases"][name]
         for step, (one, several) in enumerate(zip(expected, found, strict=True)):
             assert one.keys() == several.keys()
             for key in one:
@@ -65,24 +65,10 @@ def test_a_run_of_several_processes_is_that_of_one(results, alone, name, world):
 
 @pytest.mark.parametrize(("name", "world"), RUNS)
 def test_state_and_value_are_the_same_bits_in_all_processes(results, name, world):
-    first, *others = (found["cases"][name]["steps"] for found in results[world])
+    first, *others = (found["cases"][name] for found in results[world])
     for other in others:
         for one, two in zip(first, other, strict=True):
             assert all(torch.equal(one[key], two[key]) for key in one)
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_parts_were_uneven_and_at_times_without_positives_or_empty(results, alone, world):
-    for case in runs.cases_of(world):
-        parts = [found["cases"][case.name] for found in results[world]]
-        sizes = list(zip(*(part["sizes"] for part in parts), strict=True))
-        assert [sum(step) for step in sizes] == alone[case.name]["sizes"]
-        if case.assignment == "rows":
-            assert any(len(set(step)) > 1 for step in sizes)
-        if case.kind in ("tpauc", "bags") and (world > 2 or case.assignment == "rows"):
-            assert any(0 in part["positives"] for part in parts)
-    name = next(case.name for case in runs.CASES if case.kind == "groups" and case.assignment == "groups")
-    assert any(0 in found["cases"][name]["sizes"] for found in results[world])
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -122,7 +108,7 @@ def test_checkpoints_go_on_with_any_number_of_processes(results, alone_at_the_en
 
 @pytest.fixture(scope="module")
 def alone_at_the_end():
-    return [runs.run_case(case, runs.ALONE)["steps"][-1] for case in runs.RESUMED]
+    return [runs.run_case(case, runs.ALONE)[-1] for case in runs.RESUMED]
 
 
 def assert_same(found: dict, expected: dict) -> None:
@@ -131,61 +117,96 @@ def assert_same(found: dict, expected: dict) -> None:
         torch.testing.assert_close(found[key], expected[key], **EXACT)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nan", r"TPAUCLoss: scores must be finite, got nan \(1 such entries\)"),
-        ("repeated", r"TPAUCLoss: index must not repeat a row inside one batch, got \d+ more than once"),
-        ("label", "TPAUCLoss: index must point to rows labelled as in labels"),
-        (
-            "type",
-            r"scores must be of one kind in all processes, as in process 0, torch.float64 of shape \(B,\), "
-            r"got torch.float32 of shape \(B,\) in process 1",
-        ),
-        ("missing", r"previous_scores must be of one kind .* torch.float64 of shape \(B,\), got None in process 1"),
-        ("lengths", r"labels must have as many rows as scores in each process, \d in process 1, got \d"),
-        ("scalar", "scores must have from 1 to 4 dimensions, got 0"),
-        ("strange", "scores must be a tensor, got a str"),
-        ("complex", "scores must hold real numbers of a common type, got torch.complex128"),
-        ("unknown", "arguments must be scores, labels, index, previous_scores, got 0 and .*weights"),
-        ("nothing", "scores must be given, got None"),
-        ("empty", r"TPAUCLoss: scores must have shape \(B,\), got \(0,\)"),
-        ("bag too high", r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got 8"),
-        ("bag below 0", r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got -1"),
-    ],
-)
-def test_what_is_wrong_in_one_process_is_an_error_in_all(results, name, message, world):
-    for found in results[world]:
-        text, unchanged = found["wrong batches"][name]
-        assert re.search(message, text), text
-        assert unchanged
+SAMPLERS = "samplers over the same rows must draw the same in all processes, got "
+ERRORS = {  # of every process: what was done, and what its error says
+    "wrong batches": {
+        "nan": "TPAUCLoss: scores must be finite",
+        "repeated": "TPAUCLoss: index must not repeat",
+        "label": "TPAUCLoss: index must point",
+        "type": "scores must be of one kind .* torch.float64 .* torch.float32 .* in process 1",
+        "missing": "previous_scores must be of one kind .* None in process 1",
+        "lengths": "labels must have as many rows as scores in each process",
+        "scalar": "scores must have from 1 to 4 dimensions",
+        "strange": "scores must be a tensor, got a str",
+        "complex": "scores must hold real numbers",
+        "unknown": "arguments must be scores, labels, index, previous_scores",
+        "nothing": "scores must be given, got None",
+        "empty": "TPAUCLoss: scores must have shape",
+        "bag too high": r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got 8",
+        "bag below 0": r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got -1",
+    },
+    "wrong criteria": {
+        "labels": "criterion must be the same in all processes, got labels .*checksum",
+        "tau": "got tau 0.9 in process 0 and 0.5 in process",
+        "threshold_lr": r"got threshold_lr \(0.1, 0.1\) in process 0 and 'quantile' in process",
+        "margin": "SquaredHinge.margin=1. in process 0 and SquaredHinge.margin=0.5. in process",
+        "class": "got the class TPAUCLoss in process 0 and CrossEntropyLoss in process",
+        "initial": "got initial .* in process 0 and .* in process",
+    },
+    "refused": {
+        "tensor parallel": "PreviousIterate: model must be sharded by fully_shard",
+        "fsdp1": "PreviousIterate: model must be sharded by fully_shard, .* FullyShardedDataParallel",
+        "not wrapped": "fit: criterion must be a moreauc.distributed.DistributedCriterion",
+    },
+    "states of shards": {
+        "into one": r"PreviousIterate: state\['0.weight'\] must be a whole tensor",
+        "proximal into one": r"ProximalPoint: state\['reference'\]\[0\] must be a whole tensor",
+    },
+    "wrong models": {
+        "bare": "fit: model must be a DistributedDataParallel or fully_shard one",
+        "sharded": "fit: criterion must be a .* where model is a fully_shard one",
+        "compiled": "fit: criterion must be a .* where model is a DistributedDataParallel one",
+        "other group": r"fit: criterion must be over the processes of model, \[\d\] by Distr.*, got \[0, 1\]",
+        "loss of one": r"fit: criterion must be over the processes of model, \[0, 1\] by Distr.*, got \[\d\]",
+        "hybrid": "no error",
+        "older": "fit: criterion must be a .* where model is a FullyShardedDataParallel one",
+        "step": "train_step: criterion must be a .* where model is a DistributedDataParallel one",
+        "uneven": "predict_scores: batches must be as many in all processes, .* fewer in process 0",
+    },
+    "wrong lengths": {
+        "known": r"fit: train must have as many batches in all processes, got \[6, 1\]",
+        "warm start": r"fit: train must have as many batches in all processes, got \[6, 1\]",
+        "validation": r"fit: validation must have as many batches in all processes, got \[3, 2\]",
+        "unknown": "must do the same, .* in process 0 and the end of an epoch in process 1",
+        "validated": "must do the same, .* in process 0 and the validation score in process 1",
+    },
+    "wrong later": {
+        "setting": "criterion must be the same .* got tau 0.3 in process 0 and 0.9 in process 1",
+        "setting in fit": "got tau 0.3 in process 0 and 0.9 in process 1",
+        "mode": "got training True in process 0 and False in process 1",
+        "state": "got table_u.values .* in process 0 and .* in process 1",
+    },
+    "wrong samplers": {
+        "dealt": f"DistributedCriterion: {SAMPLERS}seed 3 in process 0 and 4 in process 1",
+        "shards": f"{SAMPLERS}seed 3",
+        "plain": f"{SAMPLERS}seed 3",
+        "epoch": f"{SAMPLERS}epoch 1 in process 0 and 0 in process 1",
+        "size": f"{SAMPLERS}num_negatives 4",
+        "fit": f"fit: {SAMPLERS}seed 3",
+        "own rows": "no error",
+        "same": "no error",
+    },
+    "wrong parts": {
+        "no rows": "predict_scores: batches must not be empty",
+        "no numbers": r"predict_scores: batches must be \(inputs, labels, index\), got 2",
+        "sparse": "DistributedCriterion: scores must be a dense tensor",
+        "other calls": "must do the same, .* a call of Distr.* in process 0 and a call of gather_scores",
+        "too many": "test: at most 16 tensors",
+    },
+}
 
 
-def test_who_is_not_at_fault_is_told_who_is(results):
-    text, _ = results[3][2]["wrong batches"]["strange"]
-    assert (
-        text == "DistributedCriterion: process 1 cannot go on: DistributedCriterion: scores must be a tensor, got a str"
-    )
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, named in ERRORS.items() for name in named])
+def test_what_is_wrong_in_one_process_is_an_error_in_all(results, kind, name):
+    worlds = WORLDS if kind in results[3][0] else (2,)
+    for found in (found for world in worlds for found in results[world]):
+        text = found.get(kind, found.get("mistakes", {}).get(kind))[name]
+        assert re.search(ERRORS[kind][name], text), text
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("labels", "got position .*checksum"),
-        ("tau", r"got tau 0.9 in process 0 and 0.5 in process"),
-        ("threshold_lr", r"got threshold_lr \(0.1, 0.1\) in process 0 and 'quantile' in process"),
-        ("margin", "SquaredHinge.margin=1. in process 0 and SquaredHinge.margin=0.5. in process"),
-        ("class", "got the class TPAUCLoss in process 0 and CrossEntropyLoss in process"),
-        ("initial", "got table_u.initial .* in process 0 and .* in process"),
-    ],
-)
-def test_losses_that_differ_are_found_at_once(results, name, message, world):
-    for found in results[world]:
-        text = found["wrong criteria"][name]
-        assert text.startswith("DistributedCriterion: criterion must be the same in all processes, got ")
-        assert re.search(f"{message}.*{world - 1}$" if "process" in message else message, text), text
+def test_a_wrong_batch_changes_nothing_and_names_the_process_at_fault(results):
+    assert all(found["unchanged"] for world in WORLDS for found in results[world])
+    assert results[3][2]["wrong batches"]["strange"].startswith("DistributedCriterion: process 1 cannot go on: ")
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -247,24 +268,10 @@ def test_fit_with_bags_and_a_warm_start(results, world):
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("kind", ["whole", "by layers", "resharding"])
 def test_sharded_models_have_a_previous_iterate(results, alone, kind, world):
-    case = runs.CASES[4]
-    assert case.options["gamma"] == 0.1
-    expected = {key: value for key, value in alone[case.name]["steps"][-1].items() if key.startswith("weight")}
+    steps = alone[runs.RESUMED[0].name]
+    expected = {key: value for key, value in steps[-1].items() if key.startswith("weight")}
     for found in results[world]:
         assert_same(found["sharded"][kind], expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("tensor parallel", "PreviousIterate: model must be sharded by fully_shard, got distributed parameters of ano"),
-        ("fsdp1", "PreviousIterate: model must be sharded by fully_shard, .* got one of FullyShardedDataParallel"),
-        ("not wrapped", "fit: criterion must be a moreauc.distributed.DistributedCriterion where .* got TPAUCLoss"),
-    ],
-)
-def test_models_and_losses_that_are_refused(results, name, message):
-    for found in results[2]:
-        assert re.match(message, found["refused"][name])
 
 
 def test_all_processes_can_take_the_state_of_the_first(results):
@@ -294,8 +301,8 @@ if torch.cuda.is_available():
 
     @pytest.mark.parametrize("case", runs.RESUMED, ids=lambda case: case.name)
     def test_processes_that_share_a_gpu(on_gpu, case):
-        expected = runs.run_case(case, runs.ALONE, "cuda")["steps"]
-        for one, *several in zip(expected, *(found[case.name]["steps"] for found in on_gpu), strict=True):
+        expected = runs.run_case(case, runs.ALONE, "cuda")
+        for one, *several in zip(expected, *(found[case.name] for found in on_gpu), strict=True):
             for found in several:
                 assert_same(found, one)
                 assert all(torch.equal(found[key], several[0][key]) for key in found)
@@ -346,14 +353,8 @@ def test_attributes_are_those_of_the_loss_inside():
     [
         (lambda: print, "criterion must be a loss, got builtin_function_or_method"),
         (lambda: DistributedCriterion(tpauc()), "criterion must be a loss, got DistributedCriterion"),
-        (
-            lambda: TCCOLoss(3, 3, torch.relu, torch.relu, tau1=0.5, tau2=0.5),
-            "criterion must be a loss whose arguments all have a row .* got TCCOLoss",
-        ),
-        (
-            lambda: SideBySideLoss([tpauc()]),
-            "criterion must be a loss whose arguments all have a row .* got SideBySideLoss",
-        ),
+        (lambda: TCCOLoss(3, 3, torch.relu, torch.relu, tau1=0.5, tau2=0.5), "criterion must be .* got TCCOLoss"),
+        (lambda: SideBySideLoss([tpauc()]), "criterion must be a loss whose arguments .* got SideBySideLoss"),
     ],
 )
 def test_losses_that_cannot_be_split(criterion, message):
@@ -379,13 +380,6 @@ def test_torchrun_without_a_group_is_an_error(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"torch\.distributed must be set up where WORLD_SIZE is 2; call torch\."):
         DistributedCriterion(tpauc())
-
-
-def test_scores_without_numbers_are_refused():
-    with pytest.raises(ValueError, match=r"predict_scores: batches must be \(inputs, labels, index\), got 2"):
-        predict_scores(torch.nn.Linear(3, 1), [(runs.X, runs.LABELS)])
-    with pytest.raises(ValueError, match=r"predict_scores: batches must be \(inputs, labels, index\), got dict"):
-        predict_scores(torch.nn.Linear(3, 1), [{}])
 
 
 # mistakes, and models of all kinds, in two processes
@@ -436,18 +430,6 @@ def test_states_of_shards_are_whole_and_can_be_put_back(mistakes):
     assert [tuple(value.shape) for value in first["proximal"]["average"]] == [(6, 4), (6,), (1, 6), (1,)]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("into one", r"PreviousIterate: state\['0.weight'\] must be a whole tensor, as the parameter is, got a shard"),
-        ("proximal into one", r"ProximalPoint: state\['reference'\]\[0\] must be a whole tensor, .* got a shard"),
-    ],
-)
-def test_shards_are_refused_by_models_of_one_process(mistakes, name, message):
-    for found in mistakes:
-        assert re.match(message, found["states of shards"][name])
-
-
 def test_compiled_models_are_those_inside(mistakes):
     for found in (process["compiled"] for process in mistakes):
         assert found["names compiled"] == found["names plain"] == ["0.weight", "0.bias", *found["names plain"][2:]]
@@ -467,98 +449,9 @@ def test_the_compiler_is_not_loaded_with_the_library():
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("bare", "fit: model must be a DistributedDataParallel or fully_shard one where criterion is over 2 processes"),
-        ("sharded", "fit: criterion must be a .*DistributedCriterion where model is a fully_shard one, got TPAUCLoss"),
-        ("compiled", "fit: criterion must be a .* where model is a DistributedDataParallel one, got TPAUCLoss"),
-        ("other group", r"fit: criterion must be over the processes of model, \[\d\] by Distr.*, got \[0, 1\]"),
-        ("loss of one", r"fit: criterion must be over the processes of model, \[0, 1\] by Distr.*, got \[\d\]"),
-        ("hybrid", "no error"),
-        ("older", "fit: criterion must be a .* where model is a FullyShardedDataParallel one, got TPAUCLoss"),
-        ("step", "train_step: criterion must be a .* where model is a DistributedDataParallel one, got TPAUCLoss"),
-        ("uneven", "predict_scores: batches must be as many in all processes, .* got fewer in process 0"),
-    ],
-)
-def test_models_that_do_not_go_with_the_loss_are_refused(mistakes, name, message):
-    for found in mistakes:
-        assert re.match(message, found["wrong models"][name]), found["wrong models"][name]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("known", r"fit: train must have as many batches in all processes, got \[6, 1\]"),
-        ("warm start", r"fit: train must have as many batches in all processes, got \[6, 1\]"),
-        ("validation", r"fit: validation must have as many batches in all processes, got \[3, 2\]"),
-        ("unknown", "all processes must do the same, .* got a call of .* in process 0 and the end of an epoch in pro"),
-        ("validated", "all processes must do the same, .* got a call of .* in process 0 and the validation score in"),
-    ],
-)
-def test_parts_of_different_lengths_are_an_error_in_all_processes(mistakes, name, message):
-    for found in mistakes:
-        assert re.search(message, found["wrong lengths"][name]), found["wrong lengths"][name]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("setting", r"got tau 0.3 in process 0 and 0.9 in process 1"),
-        ("setting in fit", r"got tau 0.3 in process 0 and 0.9 in process 1"),
-        ("mode", "got training True in process 0 and False in process 1"),
-        ("state", "got table_u.values .* in process 0 and .* in process 1"),
-    ],
-)
-def test_losses_that_come_to_differ_are_found_by_the_next_call(mistakes, name, message):
-    for found in mistakes:
-        text = found["wrong later"][name]
-        assert text.startswith("DistributedCriterion: criterion must be the same in all processes, ")
-        assert re.search(message, text), text
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("dealt", "got seed 3 in process 0 and 4 in process 1"),
-        ("shards", "got seed 3 in process 0 and 4 in process 1"),
-        ("plain", "got seed 3 in process 0 and 4 in process 1"),
-        ("epoch", "got epoch 1 in process 0 and 0 in process 1"),
-        ("size", "got num_negatives 4 in process 0 and 5 in process 1"),
-        ("fit", "got seed 3 in process 0 and 4 in process 1"),
-    ],
-)
-def test_samplers_that_differ_are_found_by_name_at_the_first_exchange(mistakes, name, message):
-    owner = "fit" if name == "fit" else "DistributedCriterion"
-    for found in mistakes:
-        text = found["wrong samplers"][name]
-        expected = f"{owner}: samplers over the same rows must draw the same in all processes, {message}; "
-        assert text.startswith(expected), text
-
-
-@pytest.mark.parametrize("name", ["own rows", "same"])
-def test_samplers_over_other_rows_may_differ(mistakes, name):
-    assert [found["wrong samplers"][name] for found in mistakes] == ["no error"] * 2
-
-
 def test_losses_that_were_made_equal_again_go_on(mistakes):
     first, second = (found["wrong later"]["values"] for found in mistakes)
     assert first == second and first[0] != first[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no rows", "predict_scores: batches must not be empty, got no batch"),
-        ("no numbers", r"predict_scores: batches must be \(inputs, labels, index\), got 2"),
-        ("sparse", "DistributedCriterion: scores must be a dense tensor, got one of layout torch.sparse_coo"),
-        ("other calls", "must do the same, .* got a call of Distr.* in process 0 and a call of gather_scores with"),
-        ("too many", "test: at most 16 tensors must be exchanged at once, got 17"),
-    ],
-)
-def test_wrong_parts_are_an_error_in_all_processes(mistakes, name, message):
-    for found in mistakes:
-        assert re.search(message, found["wrong parts"][name]), found["wrong parts"][name]
 
 
 def test_a_process_without_batches_gets_the_scores_of_the_others(mistakes):
