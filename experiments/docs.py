@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import re
 import runpy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from experiments.config import EXPERIMENTS, Kind, load_experiment
 from experiments.files import write_bytes
@@ -24,14 +22,13 @@ from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
 from experiments.studies.defaults_page import against_table, standing_table
 from experiments.studies.groups import group_table
-from experiments.studies.when import capacity_table, condition_table, fit_table
+from experiments.studies.when import condition_table, fit_table
 from experiments.tables import title_of
 
 __all__ = ["TABLES", "update_pages"]
 
 ROOT = Path(__file__).parent.parent
 _MARKED = re.compile(r"(<!-- begin: (?P<name>[^>]+) -->\n)(?P<text>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
-_LARGER = ("auc_m_att", "midam_smx_after", "midam_att", "sota_s_att", "sont_att", "sont_att_after")
 
 
 def _study(folder: str) -> Any:
@@ -65,10 +62,10 @@ def planted_groups_table() -> str:
     return _markdown(*group_table(_study("groups/planted")["cells"]))
 
 
-def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
+def experiment_table(name: Kind, dataset: str, protocol: str = "runs") -> str:
     """Test TPAUC of an experiment of the paper beside the published numbers."""
     plan, rows = load_experiment(name), []
-    wanted = {"dataset": dataset, "protocol": protocol, "choice": choice}
+    wanted = {"dataset": dataset, "protocol": protocol, "choice": "chosen"}
     cells = [cell for cell in _study(f"experiments/{name}")["cells"] if wanted.items() <= cell.items()]
     beside = plan.datasets[dataset].published is not None
     for method, candidate in plan.candidates.items():
@@ -84,78 +81,8 @@ def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: s
     return _markdown(["method", *heads], rows)
 
 
-def recipe_table(name: Kind, dataset: str) -> str:
-    """Test TPAUC by the recipe, beside the start and the same methods by the paper's protocol."""
-    plan, study = load_experiment(name), _study(f"experiments/{name}")
-    wanted = {"dataset": dataset, "protocol": "splits" if plan.datasets[dataset].splits > 1 else "runs"}
-    start = [cell for cell in study["starts"] if {**wanted, "recipe": True}.items() <= cell.items()]
-    rows = [["start (CE, best epoch)", *(text for cell in start for text in (show(cell), ""))]]
-    cells = [cell for cell in study["cells"] if {**wanted, "choice": "chosen"}.items() <= cell.items()]
-    known = {(cell["method"], tuple(cell["region"])): cell for cell in cells if cell["number"]}
-    for method in (entry.name for entry in plan.candidates.values() if entry.recipe):
-        title, row = plan.candidates[method].title.removesuffix(", recipe"), []
-        for region in (region for region in plan.regions if (method, region) in known):
-            own, paper = known[method, region], known.get((method.removesuffix("_recipe"), region))
-            row += [show(own), "" if paper is None else _show_first(paper, own["number"])]
-        rows += [[title, *row]] if row else []
-    heads = [head for low, high in plan.regions for head in (f"({low}, {high})", "as in the paper")]
-    return _markdown(["method", *heads], rows)
-
-
-def caution_table() -> str:
-    """Mean test TPAUC of the start and of the recipe with and without the rule of one standard error."""
-    rows = []
-    for name in EXPERIMENTS:
-        plan, study = load_experiment(name), _study(f"experiments/{name}")
-        column = plan.regions.index((0.5, 0.5))
-        for start in (cell for cell in study["starts"] if cell.get("recipe") and cell["region"] == [0.5, 0.5]):
-            place = {entry: start[entry] for entry in ("dataset", "protocol", "region")}
-            cells = [cell for cell in study["cells"] if place.items() <= cell.items() and "plain" in cell]
-            own = {"dataset": start["dataset"]}.items()
-            epochs = [
-                entry["epochs"][column]
-                for entry in study["chosen"]
-                if own <= entry.items() and plan.candidates[entry["method"]].recipe
-            ]
-            if (plan.datasets[start["dataset"]].splits > 1) == (start["protocol"] == "splits"):
-                means = [float(np.mean([cell[key] for cell in cells])) for key in ("mean", "plain")]
-                scores = [f"{score:.3f}" for score in (start["mean"], *means)]
-                rows.append([plan.datasets[start["dataset"]].title, *scores, f"{epochs.count(0)} of {len(epochs)}"])
-    return _markdown(["data set", "start", "with the rule", "without", "runs that keep the start"], rows)
-
-
-def _show_first(cell: Mapping[str, Any], number: int) -> str:
-    """Show mean and spread over the first seeds, folds or splits: those that another cell has."""
-    values = np.array(cell["values"][:number])
-    return show({"mean": values.mean(), "std": values.std(ddof=1) if len(values) > 1 else None})
-
-
 def _ranked() -> list[Any]:
     return [(load_experiment(name), _study(f"experiments/{name}")["cells"]) for name in EXPERIMENTS]
-
-
-def larger_table() -> str:
-    """Means over all test splits of bags, with the paper's learning rates and with larger ones."""
-    plan, means = load_experiment("bags"), {}
-    for cell in _study("experiments/bags")["cells"]:
-        if (cell["protocol"], cell["choice"]) == ("splits", "chosen"):
-            means[cell["dataset"], cell["method"], tuple(cell["region"])] = cell["mean"]
-    columns = [(dataset, region) for dataset in ("musk2", "fox") for region in plan.regions]
-    rows = []
-    for method in (name for plain in _LARGER for name in (plain, f"{plain}_large")):
-        rows.append(
-            [
-                title_of(plan.candidates[method]),
-                *(f"{means[dataset, method, region]:.3f}" for dataset, region in columns),
-            ]
-        )
-    heads = [f"{plan.datasets[dataset].title} ({low}, {high})" for dataset, (low, high) in columns]
-    return _markdown(["method", *heads], rows)
-
-
-def defaults_table(half: str, extra: str | None = None) -> str:
-    """Ranks, means and seconds of all candidates on one half of the tables, or on those that `extra` has."""
-    return _markdown(*standing_table(_study("defaults"), half, extra))
 
 
 def defaults_in_short() -> str:
@@ -175,11 +102,6 @@ def defaults_in_short() -> str:
     )
 
 
-def defaults_against(method: str) -> str:
-    """Paired tests of one of ours on the confirming half."""
-    return _markdown(*against_table(_study("defaults"), "confirm", method))
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "convergence": partial(
         convergence_table, "table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in"
@@ -189,32 +111,17 @@ TABLES: dict[str, Callable[[], str]] = {
     **{name: partial(experiment_table, "molecules", name) for name in ("moltox21", "molmuv", "molhiv")},
     **{name: partial(experiment_table, "bags", name) for name in ("musk2", "fox")},
     **{f"{name}, all splits": partial(experiment_table, "bags", name, "splits") for name in ("musk2", "fox")},
-    "bags, larger learning rates": larger_table,
-    **{name: partial(experiment_table, "histology", name) for name in ("colon", "lung", "lung_tiles", "lung_long")},
-    **{
-        f"{name}, the paper's grid": partial(experiment_table, "histology", name, choice="chosen_paper")
-        for name in ("colon", "lung")
-    },
-    **{f"{key}, recipe": partial(recipe_table, "molecules", key) for key in ("moltox21", "molmuv", "molhiv")},
-    **{f"{key}, recipe": partial(recipe_table, "bags", key) for key in ("musk2", "fox")},
-    **{f"{key}, recipe": partial(recipe_table, "histology", key) for key in ("colon", "lung")},
+    **{name: partial(experiment_table, "histology", name) for name in ("colon", "lung")},
     "recipe, ranks": lambda: _markdown(*rank_table(_ranked(), recipe=True)),
-    "paper, ranks": lambda: _markdown(*rank_table(_ranked(), recipe=False)),
-    "recipe, caution": caution_table,
     "recipe, differences": lambda: _markdown(*difference_table(_ranked())),
-    **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
     "defaults, in short": defaults_in_short,
-    "defaults, with auto": partial(defaults_table, "confirm", "auto"),
-    **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear", "auto")},
+    "defaults, with auto": lambda: _markdown(*standing_table(_study("defaults"), "confirm", "auto")),
+    "defaults, sonx against": lambda: _markdown(*against_table(_study("defaults"), "confirm", "sonx")),
     "screening, assays": lambda: _markdown(*standing_table(_study("screening"), "assays")),
     "screening, assays with auto": lambda: _markdown(*standing_table(_study("screening"), "assays", "auto")),
-    **{
-        f"bag_defaults, {half}": partial(lambda half: _markdown(*standing_table(_study("bag_defaults"), half)), half)
-        for half in ("choose", "confirm")
-    },
+    "bag_defaults, confirm": lambda: _markdown(*standing_table(_study("bag_defaults"), "confirm")),
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
-    "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
     **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
 }
 

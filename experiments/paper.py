@@ -112,7 +112,6 @@ class PaperStudy(Study):
             return
         _compare(self.plan["training"], record["plan"]["training"])
         _compare(json.loads(json.dumps(wanted)), found)
-        _check_fields(plan, record)
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return the tables, paired tests and figures of the runs that are there."""
@@ -123,32 +122,6 @@ def load_paper_study(name: Kind) -> PaperStudy:
     """Return one of the paper's experiments by name."""
     plan, folder = load_experiment(name), f"experiments/{name}"
     return PaperStudy(name=name, title=plan.title, folder=folder, data=_DATA[name], seeds=plan.runs, experiment=plan)
-
-
-def _check_fields(plan: Experiment, record: Record) -> None:
-    """Read all fields of a record that tables need, so that an error names the record and the field."""
-    _ = [record["where"][name] for name in ("date", "torch")], record["device"], record["seconds"]
-    if record["kind"] == "ablation":
-        _ = [curve[part][-1] for curve in record["curves"] for part in ("training", "validation", "test")]
-        return
-    _ = [record["counts"][part][1] for part in ("train", "validation", "test")]
-    rows = {f"merit of setting {number}": row["merit"] for number, row in enumerate(record["settings"], 1)}
-    for name in ("chosen", *(name for name in ("chosen_smoothed", "chosen_paper", "start") if name in record)):
-        keys = ("validation", "test") if name == "start" else ("setting", "epoch", "validation", "test")
-        rows[name] = [[row[key] for key in keys] for row in record[name]]
-    for name, values in rows.items():
-        _compare({f"{name} for as many regions:": len(plan.regions)}, {f"{name} for as many regions:": len(values)})
-    for column, (setting, *_) in enumerate(rows.get("chosen_paper", [])):
-        best = _best(plan, record, column)
-        if setting not in best:
-            raise ValueError(f"must be made with chosen_paper one of {best}, got {setting}")
-
-
-def _best(plan: Experiment, record: Record, column: int) -> list[Setting | None]:
-    """Return the settings of the paper's grid with the best validation score; [None] where none has a score."""
-    rows = [row for row in record["settings"] if plan.in_paper(row) and row["merit"][column] is not None]
-    top = max((float(row["merit"][column]) for row in rows), default=0.0)
-    return [_setting(row) for row in rows if float(row["merit"][column]) == top] or [None]
 
 
 def _setting(row: Record) -> Setting:

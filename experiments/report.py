@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from experiments import sections
 from experiments.config import Experiment
-from experiments.figures import draw_curves, draw_table
 from experiments.files import save_figure
 from experiments.tables import Cell, Choice, Curve, Protocol, Records, Table, make_curves, make_table
-from moreauc.app.report.pages import Report, Section
+from moreauc.app.report.pages import COLORS, Report, Section
 
 __all__ = ["make_report"]
 
@@ -41,11 +44,6 @@ def _tables(plan: Experiment, records: Records) -> list[Table]:
 def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve], out: Path) -> list[Section]:
     parts = []
     for table in tables:
-        parts.append(sections.overview(table))
-        if table.choice == "chosen" and any(cell.values for cell in table.cells.values()):
-            name = "results.png" if table.protocol == "runs" else "splits.png"
-            save_figure(draw_table(table), out / name)
-            parts.append(sections.figure_section(table, name))
         for dataset in table.datasets:
             if table.choice == "chosen" or table.has_runs(dataset.name):
                 parts.append(sections.results(table, dataset))
@@ -136,3 +134,25 @@ def _chosen(records: Records) -> list[dict[str, Any]]:
         }
         for record in records.runs
     ]
+
+
+def draw_curves(plan: Experiment, curves: Sequence[Curve]) -> Figure:
+    """Draw the TPAUC of the training rows against epochs, mean and standard deviation; a panel for each data set."""
+    datasets = list(dict.fromkeys(curve.dataset for curve in curves))
+    figure = Figure(figsize=(1.0 + 5.2 * len(datasets), 4.2), layout="constrained")
+    grid = figure.subplots(1, len(datasets), squeeze=False)[0]
+    for axes, dataset in zip(grid, datasets, strict=True):
+        for number, curve in enumerate(curve for curve in curves if curve.dataset == dataset):
+            epochs, (mean, spread) = np.arange(1, len(curve.training) + 1), curve.training.T
+            label = curve.label + (f" ({curve.diverged} of {curve.runs} diverged)" if curve.diverged else "")
+            style: dict[str, Any] = {"color": COLORS[number % len(COLORS)], "marker": "o" if len(epochs) == 1 else None}
+            axes.plot(epochs, mean, linewidth=1.8, label=label, **style)
+            axes.fill_between(epochs, mean - spread, mean + spread, color=style["color"], alpha=0.12, linewidth=0)
+        axes.set(xlabel="epoch", title=plan.datasets[dataset].title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=9)
+    if plan.ablation is not None:
+        low, high = plan.ablation.region
+        grid[0].set_ylabel(f"training TPAUC, TPR ≥ {low:g}, FPR ≤ {high:g}")
+    return figure

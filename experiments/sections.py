@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 from experiments.config import DataSet, Experiment
@@ -66,52 +65,6 @@ def heading(table: Table, dataset: DataSet) -> str:
 
 def _choice(table: Table) -> str:
     return _CHOICES[table.choice]
-
-
-def overview(table: Table) -> Section:
-    """Compare our methods with the published mean and with the best baseline."""
-    rows = []
-    for dataset, (column, region) in product(table.datasets, enumerate(table.plan.regions)):
-        for name in [*table.literal, table.remedy(dataset.name, column), *table.recipes]:
-            if name is not None and table.cell(dataset.name, name, column).values:
-                place = f"{dataset.title} {region_name(region)}"
-                rows.append([place, *_compared(table, dataset, column, name)])
-    text = [
-        "Mean test TPAUC of our methods; a region is (least TPR, largest FPR). The published value is the paper's for "
-        "its method. The best baseline has the best mean test score here and was tuned with as many settings. A remedy "
-        "(†) is compared with remedied baselines, too; of several remedies the best in validation is shown, which had "
-        "as many times the effort. A method by the recipe (‡) is compared with baselines by the recipe."
-    ]
-    columns = ["data set and region", "method", "mean", "published", "best baseline", "mean", "≥ publ.", "> base."]
-    splits = ", all test splits" if table.protocol == "splits" else ""
-    title = f"Our methods, the published means and the baselines{splits}{_choice(table)}"
-    return Section(title, text, columns=columns, rows=rows, labels=2)
-
-
-def _compared(table: Table, dataset: DataSet, column: int, name: str) -> list[str]:
-    mean = table.cell(dataset.name, name, column).mean or 0.0
-    published = [table.cell(dataset.name, own, column).published for own in table.literal]
-    goal = next((value for value in published if value is not None), None)
-    best = table.best(table.baselines(name), dataset.name, column)
-    row = [title_of(table.plan.candidates[name]), show(mean), NONE if goal is None else show(goal[0])]
-    if best is None:
-        return [*row, NONE, NONE, _yes(mean, goal), NONE]
-    other = table.cell(dataset.name, best, column).mean or 0.0
-    beats = "yes" if mean > other else "no"
-    return [*row, title_of(table.plan.candidates[best]), show(other), _yes(mean, goal), beats]
-
-
-def _yes(mean: float, goal: tuple[float, float] | None) -> str:
-    """Compare as the table shows it: with three digits."""
-    return NONE if goal is None else "yes" if round(mean, 3) >= goal[0] else "no"
-
-
-def figure_section(table: Table, figure: str) -> Section:
-    """Return the figure of a table."""
-    unit = "test split" if table.protocol == "splits" else "run"
-    heading = "Figure of all test splits" if table.protocol == "splits" else "Figure of the results"
-    caption = f"Test TPAUC of every method in each region: a dot for each {unit}, mean, spread and published mean"
-    return Section(heading, figure=figure, caption=caption)
 
 
 def results(table: Table, dataset: DataSet) -> Section:

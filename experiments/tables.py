@@ -198,16 +198,6 @@ class Table:
         published = self.plan.datasets[dataset].published or {}
         return [entry for entry in self.methods if entry.name in published or (dataset, entry.name) in self.run]
 
-    def best(self, methods: Sequence[str], dataset: str, column: int, *, by_merit: bool = False) -> str | None:
-        """Return the best of some methods by mean test score, or by mean validation score; None without a run."""
-        found = [name for name in methods if self.cell(dataset, name, column).values]
-
-        def worth(name: str) -> float:
-            cell = self.cell(dataset, name, column)
-            return cell.merit if by_merit else cell.mean or 0.0
-
-        return max(found, key=worth, default=None)
-
     def number(self, dataset: str) -> int:
         """Return how many values a cell of a data set should have: as planned, or more where all that have some do."""
         cells = [cell for key, cell in self.cells.items() if key[0] == dataset]
@@ -230,7 +220,8 @@ class Table:
     def remedy(self, dataset: str, column: int) -> str | None:
         """Return the remedy of ours that is best in validation; None without a run of any."""
         remedies = [entry.name for entry in self.methods if is_ours(entry) and entry.remedy]
-        return self.best(remedies, dataset, column, by_merit=True)
+        found = [name for name in remedies if self.cell(dataset, name, column).values]
+        return max(found, key=lambda name: self.cell(dataset, name, column).merit, default=None)
 
     def baselines(self, ours: str) -> list[str]:
         """Return the methods to be compared with one of ours: those of the paper, for a remedy also remedied ones.

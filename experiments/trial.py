@@ -44,7 +44,7 @@ class Curves:
         merit: validation TPAUC to choose by, `(settings, epochs, regions)`; -inf where it diverged.
         validation: validation TPAUC.
         test: test TPAUC.
-        auc: validation AUC, which chooses between equal merits, `(settings, epochs)`; None in the first runs.
+        auc: validation AUC, which chooses between equal merits, `(settings, epochs)`.
         training: TPAUC of the training rows, where asked for.
         errors: why a setting diverged.
         start: of recipe rows, validation and test TPAUC of the weights to start from, in each region.
@@ -57,7 +57,7 @@ class Curves:
     merit: Numbers
     validation: Numbers
     test: Numbers
-    auc: Numbers | None = None
+    auc: Numbers
     training: Numbers | None = None
     errors: list[str | None] = field(default_factory=list)
     start: dict[str, Numbers] | None = None
@@ -67,17 +67,15 @@ class Curves:
     def only(self, wanted: Callable[[Setting], bool]) -> Curves:
         """Return merit and scores of some settings."""
         kept = [number for number, setting in enumerate(self.settings) if wanted(setting)]
-        auc = None if self.auc is None else self.auc[kept]
         settings = [self.settings[number] for number in kept]
-        return Curves(settings, self.merit[kept], self.validation[kept], self.test[kept], auc)
+        return Curves(settings, self.merit[kept], self.validation[kept], self.test[kept], self.auc[kept])
 
     def choose(self, column: int, *, epochs: int = 1) -> dict[str, Any]:
         """Return the setting and the epoch that are best in validation, and their scores.
 
-        Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not
-        kept, in the first runs, the first setting and its latest epoch. Where every setting diverged before its first
-        score all entries are None. A recipe row keeps its start, epoch 0 of no setting, where the best is not above it
-        by the required standard errors; its entry `plain` is the test score without this rule.
+        Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch. Where every setting
+        diverged before its first score all entries are None. A recipe row keeps its start, epoch 0 of no setting, where
+        the best is not above it by the required standard errors; its entry `plain` is the test score without this rule.
 
         Args:
             column: number of the region.
@@ -88,12 +86,8 @@ class Curves:
         for width in range(min(epochs, merit.shape[1]), 0, -1):
             means = _means(merit, width)
             if np.isfinite(means).any():
-                if self.auc is None:
-                    best = int(np.argmax(means.max(axis=1)))
-                    epoch = int(np.flatnonzero(means[best] == means[best].max())[-1])
-                else:
-                    auc = np.where(means == means.max(), _means(self.auc, width), -math.inf)
-                    best, epoch = (int(place) for place in np.unravel_index(np.argmax(auc), auc.shape))
+                auc = np.where(means == means.max(), _means(self.auc, width), -math.inf)
+                best, epoch = (int(place) for place in np.unravel_index(np.argmax(auc), auc.shape))
                 epoch += width - 1
                 found = {
                     "setting": self.settings[best],

@@ -95,7 +95,7 @@ class ConvergenceStudy(Study):
             for part in _NOT_SHOWN
         }
         page.draw(parts, out)
-        return Report(self.title, "", {**self.plan, "findings": page.findings(parts), **parts}, page.sections(parts))
+        return Report(self.title, "", {**self.plan, **parts}, page.sections(parts))
 
     def _task(self, place: dict[str, Any], problem: Make, method: Method, lr: Any, steps: int, **options: Any) -> Task:
         options = {"seeds": range(self.seeds), **options}
