@@ -3,6 +3,7 @@ r"""The template of all losses, and what a loss needs to fill it in."""
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -295,7 +296,43 @@ class Criterion(nn.Module):
         return result
 
 
-def rule_attribute(table: str, name: str, doc: str) -> Any:
+class WrappingCriterion(Criterion):
+    """Base of the losses that call another one, `criterion`, which holds all state but labels and groups.
+
+    Args:
+        criterion: a loss, or another module that is called as one.
+        arguments: names that its call must have.
+    """
+
+    _BY_AUTOGRAD = True
+
+    def __init__(self, criterion: nn.Module, *arguments: str) -> None:
+        super().__init__()
+        names = inspect.signature(criterion.forward).parameters if isinstance(criterion, nn.Module) else {}
+        if not all(name in names for name in arguments) or "bag" in names:
+            wanted = f"a loss called with {', '.join(arguments[:-1])} and {arguments[-1]}"
+            raise ValueError(f"{self._owner}: criterion must be {wanted}, got {criterion!r}")
+        self.criterion = criterion
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether the inner loss needs values at the previous weights in training mode."""
+        return bool(getattr(self.criterion, "needs_previous", False))
+
+    def _is_late(self, *values: Any) -> bool:
+        # other modules have no flags
+        return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
+
+    def _inner_step(self, check: Check, source: Tensor, gate: Tensor | None, *args: Tensor, **kwargs: Tensor) -> Step:
+        """Return the step of the inner loss for these arguments, which depend on `source`."""
+        if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
+            check.bad()  # raise before the other module changes its state
+            return Step(self.criterion(*args, **kwargs), source)
+        inner = self.criterion.iteration(check, *args, **kwargs)
+        return Step(inner.attach(None), source, gate=gate, write=inner.write)
+
+
+def rule_attribute(table: str, name: str, doc: str) -> property:
     """Return a property for a number of a table's rule, which schedules may change; the rule checks it."""
 
     def get(self: Criterion) -> Any:
@@ -308,15 +345,15 @@ def rule_attribute(table: str, name: str, doc: str) -> Any:
     return property(get, put, doc=doc)
 
 
-def number_attribute(name: str, doc: str, *, low: float) -> Any:
-    """Return a property for a number of a loss, at least `low`, which schedules may change."""
-    place = f"_{name}"
+def number_attribute(name: str, doc: str, *, high: float = math.inf, low_open: bool = False) -> property:
+    """Return a property for a number of a loss, at least (`low_open`: above) 0, which schedules may change."""
+    place = f"_number_{name}"
 
-    def get(self: Criterion) -> Any:
-        return getattr(self, place)
+    def get(self: Criterion) -> float:
+        return float(getattr(self, place))
 
-    def put(self: Criterion, value: Any) -> None:
-        setattr(self, place, check_real(self._owner, name, value, low=low))
+    def put(self: Criterion, value: float) -> None:
+        setattr(self, place, check_real(self._owner, name, value, low=0.0, high=high, low_open=low_open))
 
     return property(get, put, doc=doc)
 

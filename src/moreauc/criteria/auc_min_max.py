@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_real
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import Table
-from moreauc.criteria._base import Step
+from moreauc.criteria._base import Step, number_attribute
 from moreauc.criteria._batches import Rows
 from moreauc.criteria._labelled import Batch, PairCriterion
 
@@ -72,6 +71,8 @@ class AUCMinMaxLoss(PairCriterion):
         on Medical Image Classification, ICCV 2021, arXiv:2012.03173.
     """
 
+    dual_lr = number_attribute("dual_lr", "Step size of the three variables, at least 0.")
+
     def __init__(
         self, labels: Tensor | Sequence[int], *, margin: float = 1.0, link: Link = "sigmoid", dual_lr: float = 0.1
     ) -> None:
@@ -99,15 +100,6 @@ class AUCMinMaxLoss(PairCriterion):
     def theta(self) -> Tensor:
         """The dual variable, shape `()`."""
         return self.duals.values[2]
-
-    @property
-    def dual_lr(self) -> float:
-        """Step size of the three variables, at least 0."""
-        return self._dual_lr
-
-    @dual_lr.setter
-    def dual_lr(self, value: float) -> None:
-        self._dual_lr = check_real(self._owner, "dual_lr", value, low=0.0)
 
     def _step(self, batch: Batch) -> Step:
         return self._min_max(batch.rows, batch.scores)

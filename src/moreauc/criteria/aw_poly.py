@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from moreauc._checks import check_real
 from moreauc.core.pairs import Pairs, weighted_pairs
 from moreauc.core.surrogates import Link
-from moreauc.criteria._base import Step
+from moreauc.criteria._base import Step, number_attribute
 from moreauc.criteria._labelled import Batch, PairCriterion
 
 
@@ -53,6 +52,8 @@ class AWPolyLoss(PairCriterion):
         ICML 2021, and the code that its authors published with it.
     """
 
+    power = number_attribute("power", "Exponent of the weights, at least 0.")
+
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -64,15 +65,6 @@ class AWPolyLoss(PairCriterion):
     ) -> None:
         super().__init__(labels, surrogate, margin, link)
         self.power = power
-
-    @property
-    def power(self) -> float:
-        """Exponent of the weights, at least 0."""
-        return self._power
-
-    @power.setter
-    def power(self, value: float) -> None:
-        self._power = check_real(self._owner, "power", value, low=0.0)
 
     def _step(self, batch: Batch) -> Step:
         rows, scores, power = batch.rows, batch.scores, self.power

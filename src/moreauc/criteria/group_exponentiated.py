@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_count, check_real
+from moreauc._checks import check_count
 from moreauc.core.tables import Table
-from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._base import Criterion, Step, number_attribute
 from moreauc.criteria._batches import Members, group_members, widened
 from moreauc.criteria._validation import Check
 
@@ -76,6 +76,8 @@ class ExponentiatedGroupDROLoss(Criterion):
 
     label_buffers: ClassVar[tuple[str, ...]] = ()
 
+    step = number_attribute("step", "Step size of the weights, at least 0.")
+
     def __init__(self, num_groups: int, *, step: float = 0.01) -> None:
         super().__init__()
         self.num_groups = check_count(self._owner, "num_groups", num_groups)
@@ -91,15 +93,6 @@ class ExponentiatedGroupDROLoss(Criterion):
     def weights(self) -> Tensor:
         """The weights of the groups, shape `(num_groups,)`."""
         return self.log_weights.softmax(0)  # narrow types do not keep the sum at 1
-
-    @property
-    def step(self) -> float:
-        """Step size of the weights, at least 0."""
-        return self._rate
-
-    @step.setter
-    def step(self, value: float) -> None:
-        self._rate = check_real(self._owner, "step", value, low=0.0)
 
     def _batch(
         self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None

@@ -2,7 +2,6 @@ r"""Any loss over groups, for the training loop: called with scores, labels and 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -14,7 +13,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from moreauc._checks import check_device, check_floating, check_labels, check_scores_shape, check_shape
 from moreauc._group_input import check_groups
-from moreauc.criteria._base import Criterion, Function, Step
+from moreauc.criteria._base import Function, Step, WrappingCriterion
 from moreauc.criteria._batches import widened
 from moreauc.criteria._gates import enter
 from moreauc.criteria._validation import Check
@@ -57,7 +56,7 @@ class _ScoredRows(NamedTuple):
     gate: Tensor | None
 
 
-class GroupedLoss(Criterion):
+class GroupedLoss(WrappingCriterion):
     r"""A loss over groups, on scores and labels of rows whose groups are known.
 
     It computes the loss of each row and passes these to `criterion` with the groups of the rows. This lets
@@ -99,22 +98,15 @@ class GroupedLoss(Criterion):
     """
 
     label_buffers: ClassVar[tuple[str, ...]] = ("groups",)
-    _BY_AUTOGRAD = True
     groups: Tensor
 
     def __init__(
         self, criterion: nn.Module, groups: Tensor | Sequence[Any] | NDArray[Any], *, loss: SampleLoss = "logistic"
     ) -> None:
-        super().__init__()
-        names = inspect.signature(criterion.forward).parameters if isinstance(criterion, nn.Module) else {}
-        if "losses" not in names or "groups" not in names:
-            raise ValueError(
-                f"{self._owner}: criterion must be a loss called with losses and groups, got {criterion!r}"
-            )
+        super().__init__(criterion, "losses", "groups")
         if not callable(loss) and loss not in _LOSSES:
             known = ", ".join(repr(name) for name in _LOSSES)
             raise ValueError(f"{self._owner}: loss must be a function or one of {known}, got {loss!r}")
-        self.criterion = criterion
         self.loss = loss
         self.register_buffer("groups", self._check_groups(groups))
 
@@ -129,15 +121,6 @@ class GroupedLoss(Criterion):
             held = torch.zeros(members.num_rows, members.num_groups, dtype=torch.bool)
             held[torch.from_numpy(members.rows), torch.from_numpy(members.ids)] = True
         return held.to(groups.device) if isinstance(groups, Tensor) else held
-
-    @property
-    def needs_previous(self) -> bool:
-        """Whether a call in training mode needs `previous_scores`: the inner loss needs previous losses."""
-        return bool(getattr(self.criterion, "needs_previous", False))
-
-    def _is_late(self, *values: Any) -> bool:
-        # other modules have no flags
-        return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
 
     def _batch(
         self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
@@ -162,11 +145,7 @@ class GroupedLoss(Criterion):
             with torch.no_grad():
                 previous["previous_losses"] = self._losses(before, labels)
         losses, groups = self._losses(scores, labels), self.groups.index_select(0, index)
-        if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
-            check.bad()  # raise before the other module changes its state
-            return Step(self.criterion(losses, groups, **previous), scores)
-        inner = self.criterion.iteration(check, losses, groups, **previous)
-        return Step(inner.attach(None), scores, gate=gate, write=inner.write)
+        return self._inner_step(check, scores, gate, losses, groups, **previous)
 
     def _check_scores(self, scores: Tensor) -> None:
         owner = self._owner

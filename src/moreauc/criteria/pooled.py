@@ -2,7 +2,6 @@ r"""Any loss of scored rows, for bags: the sampled instances of a bag are pooled
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import as_index, as_labels, check_shape
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._base import Step, WrappingCriterion
 from moreauc.criteria._batches import Instances, bag_instances
 from moreauc.criteria._gates import enter
 from moreauc.criteria._validation import Check
@@ -27,7 +26,7 @@ class _Bags(NamedTuple):
     gate: Tensor | None
 
 
-class PooledLoss(Criterion):
+class PooledLoss(WrappingCriterion):
     r"""A loss over rows, applied to scores pooled from the instances of each bag in the batch.
 
     The score of a bag is :math:`p(\frac1{|B|} \sum_{x \in B} y(x))` over the instances :math:`B` given for it
@@ -79,22 +78,10 @@ class PooledLoss(Criterion):
     """
 
     label_buffers: ClassVar[tuple[str, ...]] = ()
-    _BY_AUTOGRAD = True
 
     def __init__(self, criterion: nn.Module, pooling: PoolingName | Pooling, *, temperature: float = 0.1) -> None:
-        super().__init__()
-        names = inspect.signature(criterion.forward).parameters if isinstance(criterion, nn.Module) else {}
-        if "labels" not in names or "index" not in names or "bag" in names:
-            raise ValueError(
-                f"{self._owner}: criterion must be a loss called with scores, labels and index, got {criterion!r}"
-            )
-        self.criterion = criterion
+        super().__init__(criterion, "scores", "labels", "index")
         self.pooling = get_pooling(self._owner, pooling, temperature)
-
-    @property
-    def needs_previous(self) -> bool:
-        """Whether a call in training mode needs `previous_instances`: the inner loss needs previous scores."""
-        return bool(getattr(self.criterion, "needs_previous", False))
 
     @property
     def min_tpr(self) -> float:
@@ -105,10 +92,6 @@ class PooledLoss(Criterion):
     def max_fpr(self) -> float:
         """Upper end of the false positive rate of the inner loss."""
         return float(self._of_criterion("max_fpr"))
-
-    def _is_late(self, *values: Any) -> bool:
-        # other modules have no flags
-        return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
 
     def _batch(
         self,
@@ -136,11 +119,7 @@ class PooledLoss(Criterion):
             with torch.no_grad():
                 previous["previous_scores"] = self.pooling(before, bag, count)
         scores = self.pooling(values, bag, count)
-        if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
-            check.bad()  # raise before the other module changes its state
-            return Step(self.criterion(scores, labels, index, **previous), values)
-        inner = self.criterion.iteration(check, scores, labels, index, **previous)
-        return Step(inner.attach(None), values, gate=gate, write=inner.write)
+        return self._inner_step(check, values, gate, scores, labels, index, **previous)
 
     def _of_criterion(self, name: str) -> Any:
         return getattr(self.criterion, name)

@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_real
-from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._base import Criterion, Step, number_attribute
 from moreauc.criteria._batches import check_losses, widened
 from moreauc.criteria._validation import Check
 
@@ -47,18 +46,11 @@ class SampleCVaRLoss(Criterion):
 
     label_buffers: ClassVar[tuple[str, ...]] = ()
 
+    fraction = number_attribute("fraction", "Share of the losses in the mean, in (0, 1].", high=1.0, low_open=True)
+
     def __init__(self, *, fraction: float) -> None:
         super().__init__()
         self.fraction = fraction
-
-    @property
-    def fraction(self) -> float:
-        """Share of the losses in the mean, in (0, 1]."""
-        return self._fraction
-
-    @fraction.setter
-    def fraction(self, value: float) -> None:
-        self._fraction = check_real(self._owner, "fraction", value, low=0.0, high=1.0, low_open=True)
 
     def _batch(
         self, check: Check, losses: Tensor, groups: Tensor | None = None, previous_losses: Tensor | None = None

@@ -12,7 +12,7 @@ from moreauc._checks import check_real
 from moreauc.core.pairs import Pairs, log_mean_exp_and_vjp
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import Table
-from moreauc.criteria._base import Step
+from moreauc.criteria._base import Step, number_attribute
 from moreauc.criteria._labelled import Batch, PairCriterion
 
 
@@ -82,6 +82,9 @@ class SOTAsLoss(PairCriterion):
         Convergence Guarantee, ICML 2022, arXiv:2203.00176.
     """
 
+    tau1 = number_attribute("tau1", "Averaging weight of the rows in (0, 1].", high=1.0, low_open=True)
+    tau2 = number_attribute("tau2", "Averaging weight of the outer mean in (0, 1].", high=1.0, low_open=True)
+
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -111,24 +114,6 @@ class SOTAsLoss(PairCriterion):
     def log_v(self) -> Tensor:
         """Logarithm of the outer average, shape `()`."""
         return self.table_v.values.view(())
-
-    @property
-    def tau1(self) -> float:
-        """Averaging weight of the rows in (0, 1]."""
-        return self._tau1
-
-    @tau1.setter
-    def tau1(self, value: float) -> None:
-        self._tau1 = self._check_tau("tau1", value)
-
-    @property
-    def tau2(self) -> float:
-        """Averaging weight of the outer mean in (0, 1]."""
-        return self._tau2
-
-    @tau2.setter
-    def tau2(self, value: float) -> None:
-        self._tau2 = self._check_tau("tau2", value)
 
     def _step(self, batch: Batch) -> Step:
         rows = batch.rows
@@ -164,9 +149,6 @@ class SOTAsLoss(PairCriterion):
         if isinstance(count, Tensor):
             return (logs.masked_fill(~batch.rows.positive, -torch.inf).logsumexp(0) - count.log()).to(logs.dtype)
         return logs.logsumexp(0) - math.log(count)
-
-    def _check_tau(self, name: str, value: float) -> float:
-        return check_real(self._owner, name, value, low=0.0, high=1.0, low_open=True)
 
 
 def _average(log_row: Tensor, log_now: Tensor, tau: float) -> Tensor:

@@ -83,8 +83,7 @@ class STACOLoss(PairCriterion):
     """
 
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_rate_s", "_rate_prime")  # these are `threshold_lr`
-    _dual_lr: float
-    dual_lr = number_attribute("dual_lr", "Step size of the dual variables, at least 0.", low=0.0)
+    dual_lr = number_attribute("dual_lr", "Step size of the dual variables, at least 0.")
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class STACOLoss(PairCriterion):
         prime = self.threshold_prime.number
         if self.training:
             held = self.duals.read(rows.among, fill=psi)
-            y = (held + self._dual_lr / alpha * (psi - prime)).clamp(0.0, 1.0)
+            y = (held + self.dual_lr / alpha * (psi - prime)).clamp(0.0, 1.0)
             weight = y / alpha
             value = prime + rows.mean(weight * (psi - prime))
         else:
