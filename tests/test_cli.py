@@ -135,35 +135,18 @@ TABLES = {
 ROW_ERRORS = [
     (["missing.csv"], "{0}/missing.csv: no such file"),
     (["empty.csv"], "{0}/empty.csv: the file is empty"),
-    (
-        ["latin.csv"],
-        "{0}/latin.csv: not UTF-8, byte 0xe9 at position 10; convert it, for example: "
-        "iconv -f WINDOWS-1252 -t UTF-8 latin.csv > latin-utf8.csv",
-    ),
+    (["latin.csv"], "{0}/latin.csv: not UTF-8, byte 0xe9 at position 10; convert it, for example: iconv -f"),
     (["ragged.csv"], "{0}/ragged.csv: line 3 has 3 fields, the header has 2"),
     (["few.csv", "--target", "Y"], "{0}/few.csv: no target column 'Y'; did you mean 'y'?"),
     (["three.csv"], "target 'y' must have two classes, got 3 classes: 0 (1 rows), 1 (1 rows), 2 (1 rows)"),
     (["constant.csv"], "{0}/constant.csv: column 'b' holds one value only; leave out with --drop b"),
-    (
-        ["mixed.csv"],
-        "{0}/mixed.csv: column 'a' mixes numbers and text: 1 in row 1, 'x' in row 2; "
-        "make it one kind, or leave it out with --drop a",
-    ),
+    (["mixed.csv"], "{0}/mixed.csv: column 'a' mixes numbers and text: 1 in row 1, 'x' in row 2; make it one kind,"),
     (["few.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
-    (
-        ["few.csv", "--test-size", "0.9"],
-        "no positives in the training split: the table has 2, of which --test-size 0.9 takes 2",
-    ),
+    (["few.csv", "--test-size", "0.9"], "no positives in the training split: the table has 2, of which --test-size"),
     (["few.csv", "--test-size", "1.5"], "--test-size must be in (0, 1), got 1.5"),
     (["few.csv", "--test-size", "0.5", "--test", "x.csv"], "--test and --test-size exclude each other"),
-    (
-        ["tiny.csv", "--min-tpr", "0.7"],
-        "test rows: with 1 positive, --min-tpr 0.7 leaves none in the region; TPAUC is undefined",
-    ),
-    (
-        ["tiny.csv", "--min-tpr", "0", "--max-fpr", "0.05"],
-        "test rows: with 9 negatives, --max-fpr 0.05 leaves none in the region; TPAUC is undefined",
-    ),
+    (["tiny.csv", "--min-tpr", "0.7"], "test rows: with 1 positive, --min-tpr 0.7 leaves none in the region; TPAUC"),
+    (["tiny.csv", "--min-tpr", "0", "--max-fpr", "0.05"], "test rows: with 9 negatives, --max-fpr 0.05 leaves none"),
     (["tiny.csv", "--min-tpr", "1"], "moreauc fit: --min-tpr must be a number in [0, 1), got 1.0"),
     (["tiny.csv", "--max-fpr", "0"], "moreauc fit: --max-fpr must be a number in (0, 1], got 0.0"),
     (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
@@ -171,35 +154,17 @@ ROW_ERRORS = [
     (["tiny.csv", "--drop", "a,b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
     (["tiny.csv", "--drop", "a,"], "--drop must name columns, with commas between them, got 'a,'"),
     (["tiny.csv", "--id", "b"], "{0}/tiny.csv: no id column 'b'; columns are 'a'"),
-    (
-        ["tiny.csv", "--epochs", "9", "--model", "linear"],
-        "moreauc fit: --epochs does not go with --model linear, unless",
-    ),
+    (["tiny.csv", "--epochs", "9", "--model", "linear"], "moreauc fit: --epochs does not go with --model linear,"),
     (["tiny.csv", "--dropout", "0.5", "--model", "linear"], "moreauc fit: --dropout needs --model mlp, got 0.5"),
-    (
-        ["tiny.csv", "--loss", "ce", "--surrogate", "logistic"],
-        "moreauc fit: --surrogate is for losses of pairs, and does not go with --loss ce",
-    ),
-    (
-        ["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"],
-        "moreauc fit: --surrogate must be one of squared_hinge, ",
-    ),
+    (["tiny.csv", "--loss", "ce", "--surrogate", "logistic"], "moreauc fit: --surrogate is for losses of pairs, and"),
+    (["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"], "moreauc fit: --surrogate must be one of"),
     (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "--fpr-budget must be a number in [0, 1], got 2.0"),
-    (
-        ["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"],
-        "device must be one that torch has here, such as 'cpu' or 'cuda', got 'abacus'",
-    ),
+    (["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"], "device must be one that torch has here, such as 'cpu'"),
     (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be one of none, "),
-    (
-        ["tiny.csv", "--min-tpr", "0", "--model", "tree"],
-        "moreauc fit: --model must be one of mlp, linear, trees, auto, got 'tree'",
-    ),
+    (["tiny.csv", "--min-tpr", "0", "--model", "tree"], "moreauc fit: --model must be one of mlp, linear, trees,"),
     (["tiny.csv", "--loss", "ce", "--model", "trees"], "moreauc fit: --loss does not go with --model trees, got 'ce'"),
     (["tiny.csv", "--epochs", "9", "--model", "auto"], "moreauc fit: --epochs does not go with --model auto, got 9"),
-    (
-        ["tiny.csv", "--surrogate", "logistic", "--model", "auto"],
-        "moreauc fit: --surrogate does not go with --model auto, got 'logistic'",
-    ),
+    (["tiny.csv", "--surrogate", "logistic", "--model", "auto"], "moreauc fit: --surrogate does not go with --model"),
     (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "moreauc fit: --lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [
@@ -214,10 +179,7 @@ BAG_ERRORS = [
     (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags, got 'mlp'"),
     (["fine.csv", "--id", "x"], "moreauc fit: --id does not go with --bags, whose column names them, got 'x'"),
     (["fine.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
-    (
-        ["fine.csv", "--test-size", "0.5", "--min-tpr", "0.7"],
-        "test bags: with 1 positive, --min-tpr 0.7 leaves none in the region; TPAUC is undefined",
-    ),
+    (["fine.csv", "--test-size", "0.5", "--min-tpr", "0.7"], "test bags: with 1 positive, --min-tpr 0.7 leaves none"),
     (["fine.csv", "--groups", "y"], "moreauc fit: --bags and --groups exclude each other, got 'bag' and 'y'"),
 ]
 GROUP_ERRORS = [
@@ -235,10 +197,7 @@ GROUP_ERRORS = [
     (["--groups", "race", "--bags", "sex"], "--bags and --groups exclude each other, got 'sex' and 'race'"),
     (["--groups", "race", "--instances-per-bag", "2"], "--instances-per-bag needs --bags, got 2"),
     (["--groups", "race", "--loss", "sont_att"], "--loss must be one of sonx, exponentiated, erm"),
-    (
-        ["--groups", "race", "--task", "ranking"],
-        "--task must be one of auto, classification, regression, got 'ranking'",
-    ),
+    (["--groups", "race", "--task", "ranking"], "--task must be one of auto, classification, regression, got"),
     (["--groups", "race", "--model", "tree"], "--model must be one of mlp, linear, got 'tree'"),
     (["--groups", "race", "--task", "regression"], "target 'state' must hold finite numbers for regression, got '"),
     (["--groups", "race", "--top-k", "4"], "top_k must be at most the number of groups, 3"),
@@ -569,32 +528,13 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         ([], "give a table with --target, or --example"),
         (["tiny.csv", "--example", "digits"], "give a table or --example, not both"),
         (["tiny.csv"], "{0}/tiny.csv: --target must name the column with the two classes"),
-        (
-            ["--example", "iris"],
-            "moreauc compare: --example must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'",
-        ),
-        (
-            ["--example", "digits", "--drop", "a"],
-            "--target, --positive, --id and --drop go with a table of yours, not with --example",
-        ),
+        (["--example", "iris"], "moreauc compare: --example must be one of digits, breast_cancer, diabetes, fraud,"),
+        (["--example", "digits", "--drop", "a"], "--target, --positive, --id and --drop go with a table of yours,"),
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
-        (
-            ["tiny.csv", "--target", "y", "--methods", "sonx,tree"],
-            f"moreauc compare: --methods must be one of {', '.join(method_names('rows'))}, got 'tree'",
-        ),
-        (
-            ["tiny.csv", "--target", "y", "--methods", "ce,ce"],
-            "moreauc compare: --methods must name each once, got 'ce' more than once",
-        ),
-        (
-            ["tiny.csv", "--target", "y", "--methods", "ce"],
-            "Comparison: y must have enough positives for 5 folds with 3 inner ones, so that the region holds at least "
-            "one in each, got 4",
-        ),
-        (
-            ["tiny.csv", "--target", "y", "--min-tpr", "1"],
-            "moreauc compare: --min-tpr must be a number in [0, 1), got 1.0",
-        ),
+        (["tiny.csv", "--target", "y", "--methods", "sonx,tree"], "moreauc compare: --methods must be one of "),
+        (["tiny.csv", "--target", "y", "--methods", "ce,ce"], "moreauc compare: --methods must name each once, got"),
+        (["tiny.csv", "--target", "y", "--methods", "ce"], "Comparison: y must have enough positives for 5 folds"),
+        (["tiny.csv", "--target", "y", "--min-tpr", "1"], "moreauc compare: --min-tpr must be a number in [0, 1),"),
     ],
 )
 def test_compare_refuses_with_one_line(tables, tmp_path, words, message):
