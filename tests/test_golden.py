@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import typer
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
@@ -94,12 +93,6 @@ def groups_table(rows: int = 200) -> pd.DataFrame:
     return frame
 
 
-def method_option() -> str:
-    """Return how `moreauc fit` takes a method of bags or groups: --method at bb08131, which may become --loss."""
-    fit = typer.main.get_command(app).commands["fit"]
-    return "--method" if any("--method" in option.opts for option in fit.params) else "--loss"
-
-
 AREA = "--min-tpr 0.4 --max-fpr 0.6"
 HALF = "--min-tpr 0.5 --max-fpr 0.5"
 TABLES: dict[str, Callable[[], pd.DataFrame]] = {"rows": rows_table, "bags": bags_table, "groups": groups_table}
@@ -107,11 +100,11 @@ FITS = {  # the table, and the words of `moreauc fit`
     "rows": ("rows", f"--target state --epochs 3 {AREA}"),
     "rows_auc_m": ("rows", f"--target state --epochs 4 --lr 0.05 --loss auc_m --model linear {HALF}"),
     "bags": ("bags", f"--bags patient --target state --epochs 4 --lr 0.02 {AREA}"),
-    "bags_midam": ("bags", f"--bags patient --target state --epochs 4 --lr 0.02 --seed 3 METHOD midam_smx {HALF}"),
+    "bags_midam": ("bags", f"--bags patient --target state --epochs 4 --lr 0.02 --seed 3 --loss midam_smx {HALF}"),
     "groups": ("groups", "--groups race,sex --target grade --drop cost --epochs 4 --lr 0.02"),
     "groups_regression": (
         "groups",
-        "--groups race --keep-groups --target cost --drop grade --epochs 2 --top-k 2 METHOD exponentiated",
+        "--groups race --keep-groups --target cost --drop grade --epochs 2 --top-k 2 --loss exponentiated",
     ),
 }
 COMPARE = f"--target state --folds 2 --inner-folds 2 --trials 2 --jobs 1 --methods sonx,ce,auc_sh {AREA}"
@@ -132,7 +125,6 @@ def fit_and_use(name: str, folder: Path) -> dict[str, Any]:
     table, words = FITS[name]
     data = folder / f"{table}.csv"
     baseline = {"rows": "ce", "bags": "ce_att", "groups": "erm"}[table]
-    words = words.replace("METHOD", method_option())
     call("fit", data, "--out", folder / name, *words.split(), "--baselines", baseline)
     call("evaluate", folder / name, data, "--out", folder / "evaluated")
     call("predict", folder / name, data, "--out", folder / "predictions.csv")
@@ -227,28 +219,6 @@ def test_reports_are_the_golden_ones(name: str, reports: Path) -> None:
         )
     ]
     assert not lines, "\n".join([f"{len(lines)} differences", *lines[:40]])
-
-
-def test_comparison_finds_each_kind_of_difference() -> None:
-    expected = {"a": 1.2345, "b": [1, 2.5e-6], "c": {"d": "text", "e": None}, "f": math.nan, "g": 0.0}
-
-    def found(**change: Any) -> list[str]:
-        return differences(expected, {**expected, **change}, report_close)
-
-    assert found() == found(a=1.2346) == found(b=[1, 2.5001e-6]) == []
-    assert found(a=1.2348) == ["/a: expected 1.2345, found 1.2348"]
-    assert found(b=[1, 2.6e-6]) == ["/b[1]: expected 2.5e-06, found 2.6e-06"]
-    assert found(b=[2, 2.5e-6]) == ["/b[0]: expected 1, found 2"]
-    assert found(b=[1]) == ["/b: expected [1, 2.5e-06], found [1]"]
-    assert found(c={"d": "text"}) == ["/c/e: missing"]
-    assert found(h=1) == ["/h: not expected"]
-    assert found(f=1.0) == ["/f: expected nan, found 1.0"]
-    assert found(g=1e-9) == ["/g: expected 0.0, found 1e-09"]
-
-
-def test_prose_and_times_are_left_out() -> None:
-    report = {"seconds": 1, "warnings": ["words"], "settings": {"method": "sonx"}, "rows": [{"note": None, "x": 1}]}
-    assert shortened(report) == {"warnings": 1, "settings": {"loss": "sonx"}, "rows": [{"note": 0, "x": 1}]}
 
 
 def main(folder: Path) -> None:

@@ -26,7 +26,6 @@ from moreauc.app.report.pages import (
     draw_histograms,
     draw_roc,
     draw_training,
-    rounded,
 )
 from moreauc.app.tables.rows import check_region_holds, evaluate_scores
 from moreauc.data.tables import TableError
@@ -164,36 +163,14 @@ def test_the_page_of_a_comparison(run, tmp_path, width):
     assert seen["facts"][2:] == ["40", "2"]  # positives, methods
 
 
-def test_the_probe_sees_a_broken_page(tmp_path):
-    """The checks above can fail: a picture that is no picture, and one from another place."""
-    broken = Image(PNG + b"no picture", "Broken picture", 400)
-    page = Report("t", "c", {}, [Section("h", images=[broken])]).write(tmp_path)
-    seen = open_page(page, tmp_path, 1200)
-    assert [image["width"] for image in seen["images"]] == [0]
-    assert seen["requests"] == []
-    page.write_text(page.read_text().replace("</body>", '<img src="https://elsewhere.invalid/a.png"></body>'))
-    assert open_page(page, tmp_path, 1200)["requests"] == ["https://elsewhere.invalid/a.png"]
-
-
-def test_a_missing_browser_is_a_failure_that_says_what_to_do(monkeypatch):
-    monkeypatch.setenv("MOREAUC_BROWSER", "surely-not-there")
-    with pytest.raises(
-        pytest.fail.Exception, match=r"no browser \(MOREAUC_BROWSER=surely-not-there\): install Chromium"
-    ):
-        find_browser()
-    monkeypatch.delenv("MOREAUC_BROWSER")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(pytest.fail.Exception, match=r"no browser .*google-chrome on the PATH"):
-        find_browser()
-
-
-def test_pages_escape_facts_and_captions(tmp_path):
-    section = Section(
-        "h", facts=[Fact("<n>", "<v>", "<o>")], images=[Image(PNG, '"<c>"', 10)], columns="ab", rows=["xy"], labels=1
-    )
-    report = Report("t", "c", {}, [section])
-    page = report.write(tmp_path, "report.html").read_text()
-    assert not re.search("<[nvoc]>", page)
+def test_pages_escape_what_they_show(tmp_path):
+    shown = {"facts": [Fact("<n>", "<v>", "<o>")], "images": [Image(PNG, '"<c>"', 10)]}
+    section = Section("a < b", ["x & y"], columns="ab", rows=["xy", ["<script>", ""]], labels=1, **shown)
+    numbers = {"n": 1.23456789, "bad": float("nan"), "b": (1, torch.tensor([0.1234567]))}
+    page = Report("<title>", "c", numbers, [section]).write(tmp_path, "report.html").read_text()
+    assert not re.search("<[nvoc]>|<script>", page) and "&lt;script&gt;" in page and "a &lt; b" in page
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert (content["n"], content["bad"], content["b"]) == (1.2346, None, [1, [0.12346]])
     assert "<dt>&lt;n&gt;</dt><dd>&lt;v&gt;<small>&lt;o&gt;</small>" in page
     assert 'alt="&#34;&lt;c&gt;&#34;" width="10"' in page and "data:image/png;base64,iVBORw0KGgo=" in page
     assert '<td class="text">x</td><td>y</td>' in page
@@ -270,16 +247,3 @@ def test_import_extra_passes_on_what_is_there_and_other_errors(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="surely_not_there"):
         import_extra("halfbroken", "none")
-
-
-def test_pages_escape_what_they_show(tmp_path):
-    section = Section("a < b", ["x & y"], rows=[["<script>"]], columns=["<c>"])
-    report = Report("<title>", "cmd", {"n": 1.23456789, "bad": float("nan")}, [section])
-    page = report.write(tmp_path).read_text()
-    assert "<script>" not in page and "&lt;script&gt;" in page and "a &lt; b" in page
-    content = json.loads((tmp_path / "report.json").read_text())
-    assert content["n"] == 1.2346 and content["bad"] is None
-
-
-def test_rounded_keeps_structure():
-    assert rounded({"a": (1, 2.000001), "b": torch.tensor([0.1234567])}) == {"a": [1, 2.0], "b": [0.12346]}
