@@ -7,9 +7,6 @@ import hashlib
 import io
 import os
 import re
-import resource
-import socket
-import sys
 import tarfile
 import threading
 import time
@@ -20,13 +17,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import pytest
 
 from experiments.data import _archives as prepare
 from experiments.data import download, mil
-from experiments.data.download import PUBLIC_FILES, DownloadError, PublicFile, cache_folder, find_file, part_file
-from experiments.data.mil import load_fox, load_musk2
+from experiments.data.download import PUBLIC_FILES, DownloadError, PublicFile, find_file, part_file
+from experiments.data.mil import load_musk2
 
 BODY = np.random.Generator(np.random.PCG64(0)).bytes(100_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -169,30 +165,6 @@ def test_a_file_of_the_user_is_checked_when_asked_for(toy, tmp_path):
     assert find_file("test", "toy.csv", tmp_path).name == "toy.csv"
 
 
-@pytest.mark.parametrize(("load", "name"), [(load_musk2, "musk2.csv"), (load_fox, "fox.mat")])
-def test_loaders_check_files_of_the_user(toy, tmp_path, load, name):
-    (tmp_path / name).write_bytes(BODY)
-    with pytest.raises(ValueError, match=rf"{load.__name__}: .*{name} must have the sha256 \w+, got {SHA256}"):
-        load(tmp_path, verify=True)
-
-
-def test_the_cache_is_that_of_the_system(monkeypatch):
-    monkeypatch.setenv("MOREAUC_CACHE", "~/there")
-    assert cache_folder() == Path.home() / "there"
-    monkeypatch.delenv("MOREAUC_CACHE")
-    assert cache_folder() == Path(platformdirs.user_cache_dir("moreauc"))
-
-
-def test_packages_for_downloads_are_needed_for_these_only(toy, tmp_path, monkeypatch):
-    (tmp_path / "toy.csv").write_bytes(BODY)
-    monkeypatch.delenv("MOREAUC_CACHE")
-    for name in ("platformdirs", "requests"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert find_file("test", "toy.csv", tmp_path) == tmp_path / "toy.csv"
-    with pytest.raises(ModuleNotFoundError, match="platformdirs"):
-        find_file("test", "toy.csv")
-
-
 # downloads
 
 
@@ -212,12 +184,10 @@ def test_a_download_is_kept_and_logged_once(toy, server, cache, caplog):
     ("acts", "resumed"),
     [
         ([gives(stop=40_000), gives()], [False, True]),
-        ([gives(stop=40_000), gives(stop=70_000), gives()], [False, True, True]),
         ([gives(stop=40_000), gives(ranges=False)], [False, True]),  # 200, all of it
         ([gives(stop=40_000), gives(shift=1), gives()], [False, True, False]),
         ([gives(stop=40_000), says(416), gives()], [False, True, False]),
         ([stalls, gives()], [False, True]),
-        ([gives(stop=0), gives()], [False, False]),
         ([says(500), says(429), gives(length=False)], [False, False, False]),
     ],
 )
@@ -248,16 +218,6 @@ def test_a_download_that_was_given_up_goes_on_next_time(toy, server, cache, monk
     assert fetched(cache) and server.starts[-2:] == [10, 0]
 
 
-def test_a_bar_on_a_terminal_alone(toy, server, cache, monkeypatch, capsys):
-    toy(server.url("toy.csv", gives(stop=40_000), gives()))
-    assert fetched(cache) and capsys.readouterr().err == ""
-    (cache / "molecules" / "toy.csv").unlink()
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    toy(server.url("toy.csv", gives(stop=40_000), gives()))
-    assert fetched(cache)
-    assert re.search(r"toy\.csv .*100\.0/100\.0", re.sub(r"\x1b\[[\d;?]*\w", "", capsys.readouterr().err))
-
-
 def test_the_checksum_of_an_archive_comes_before_it_is_unpacked(toy, server, cache):
     packed = gzip.compress(BODY, mtime=0)
     unpacked = []
@@ -281,11 +241,7 @@ def test_the_checksum_of_an_archive_comes_before_it_is_unpacked(toy, server, cac
 @pytest.mark.parametrize(("status", "tries"), [(503, 3), (404, 1)])  # a passing state is asked again
 def test_a_server_that_refuses(toy, server, cache, status, tries):
     toy(server.url("toy.csv", says(status)))
-    with pytest.raises(
-        DownloadError,
-        match=rf"^test: toy\.csv \(a toy, without licence\) could not be downloaded: http://127\.0\.0\.1:\d+/toy\.csv: "
-        rf"{status} .*\. Put toy\.csv into a folder and set MOREAUC_DATA to it$",
-    ):
+    with pytest.raises(DownloadError, match=rf"toy\.csv .*{status} .*MOREAUC_DATA"):
         find_file("test", "toy.csv")
     assert len(server.asked) == tries and leftovers(cache) == []
 
@@ -296,47 +252,12 @@ def test_the_next_address_helps(toy, server, cache):
     assert fetched(cache) and server.asked == ["gone.csv", "wrong.csv", "toy.csv"]
 
 
-def test_every_failure_is_named(toy, server, cache):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        closed = f"http://127.0.0.1:{free.getsockname()[1]}/toy.csv"
-    found = hashlib.sha256(BODY[::-1]).hexdigest()
-    packed = server.url("toy.zip", gives(b"PK\x03\x04" + BODY))
-    toy(closed, server.url("wrong.csv", gives(BODY[::-1])), packed, prepare=partial(prepare.unpack, member="toy.csv"))
-    with pytest.raises(
-        DownloadError,
-        match=rf"downloaded: {closed}: .*refused.*; http:.*/wrong\.csv: another content, of sha256 {found}; "
-        r"http:.*/toy\.zip: File is not a zip file\. Put toy\.csv into a folder",
-    ):
-        find_file("test", "toy.csv")
-    assert server.asked == ["wrong.csv", "toy.zip"]  # a wrong file is not asked for again
-    assert leftovers(cache) == [] and not (cache / "molecules" / "toy.csv").exists()
-
-
 def test_a_download_without_end_is_ended(toy, server, cache, monkeypatch):
     monkeypatch.setattr(prepare, "LARGEST_DOWNLOAD", 50_000)
     toy(server.url("toy.csv", gives(length=False)))
     with pytest.raises(DownloadError, match="more than 50000 bytes"):
         find_file("test", "toy.csv")
     assert leftovers(cache) == []
-
-
-def test_a_disk_that_is_full_or_a_file_in_the_way(toy, server, cache):
-    toy(server.url("toy.csv", gives()))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
-    try:
-        with pytest.raises(DownloadError, match=rf"{cache / 'molecules' / 'toy.csv'}: .*File too large"):
-            find_file("test", "toy.csv")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert fetched(cache) and server.starts == [0, 60_000]  # what came stays
-    (cache / "molecules" / "toy.csv").unlink()
-    (cache / "molecules" / "toy.csv.lock").unlink()
-    (cache / "molecules").rmdir()
-    (cache / "molecules").write_bytes(b"a file")
-    with pytest.raises(DownloadError, match=r"could not be downloaded: .*molecules.toy\.csv: .*(exists|directory)"):
-        find_file("test", "toy.csv")
 
 
 def test_two_at_once_download_once(toy, server, cache):
@@ -354,19 +275,6 @@ def test_two_at_once_download_once(toy, server, cache):
 
 
 MUSK2 = b"1,7,3,4\n1,7,5,6\n0,2,1,2\n"
-
-
-@pytest.mark.parametrize("content", [b"", b"1\n2\n", b"a,b,c\n", b"\xff\xfe\x00" * 90, b"1,2\n1,2,3\n", b"MATLAB" * 90])
-@pytest.mark.parametrize(
-    ("load", "name", "message"),
-    [(load_musk2, "musk2.csv", "must be the table of the set"), (load_fox, "fox.mat", "must be a .mat file")],
-)
-def test_files_that_a_loader_cannot_read(toy, tmp_path, load, name, message, content):
-    for file, packed in ((name, content), (f"{name}.gz", gzip.compress(content)), (f"{name}.gz", b"not packed")):
-        (tmp_path / file).write_bytes(packed)
-        with pytest.raises(ValueError, match=f"{load.__name__}: {file} {message}, got"):
-            load(tmp_path)
-        (tmp_path / file).unlink()
 
 
 def test_a_loader_downloads_its_set(toy, server, cache, monkeypatch):
@@ -439,7 +347,6 @@ def test_content_of_a_download(tmp_path, step, before, after):
 @pytest.mark.parametrize(
     ("step", "content"),
     [
-        (prepare.unpack, bytes(5000)),
         (prepare.unpack, gzip.compress(bytes(5000))),
         (partial(prepare.unpack, member="a"), zipped(a=bytes(5000))),
         (prepare.without_blank_lines, gzip.compress(b"\n" * 5000)),
@@ -448,7 +355,7 @@ def test_content_of_a_download(tmp_path, step, before, after):
             tarred({f"r/set/a/ay{number}.jpeg": bytes(500) for number in range(1, 10)}),
         ),
     ],
-    ids=["plain", "gzip", "zip", "lines", "images"],
+    ids=["gzip", "zip", "lines", "images"],
 )
 def test_no_more_is_unpacked_than_a_file_may_hold(tmp_path, monkeypatch, step, content):
     monkeypatch.setattr(prepare, "LARGEST", 4000)
@@ -467,18 +374,6 @@ def test_an_archive_is_read_up_to_a_limit(tmp_path, monkeypatch):
     (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(200_000)))
     assert prepare.content_sha256(tmp_path / "x.tar.gz", tar=True) == "unreadable"
     assert prepare.content_sha256(tmp_path / "x.gz") == "unreadable"
-
-
-def test_members_that_are_encrypted_or_unusual_are_refused(tmp_path):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("a", b"x")
-    plain = zipped(a=b"x")
-    flags = plain.find(b"PK\x01\x02") + 8
-    encrypted = plain[:flags] + bytes([plain[flags] | 1]) + plain[flags + 1 :]
-    for content, message in ((out.getvalue(), "a is compressed in an unusual way"), (encrypted, "encrypted")):
-        with pytest.raises(prepare.BROKEN, match=message):
-            prepare.unpack(raw(tmp_path, content), member="a")
 
 
 def test_images_of_a_repository(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import warnings
 
 import pytest
@@ -88,15 +87,6 @@ def test_the_default_is_the_network_of_the_paper():
     assert all(layer.epsilon.item() == 0.0 for layer in model.layers)
 
 
-def test_tables_begin_as_one_table_for_each_feature_would():
-    torch.manual_seed(0)
-    model = GIN(width=50)
-    for table, categories in ((model.atoms.table, ATOM_CATEGORIES), (model.bonds.table, BOND_CATEGORIES)):
-        for block in table.split(list(categories)):
-            bound = (6 / (len(block) + 50)) ** 0.5
-            assert 0.8 * bound < float(block.detach().abs().max()) <= bound
-
-
 def test_a_layer_equals_that_of_torch_geometric():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its import compiles scripts
@@ -112,30 +102,6 @@ def test_a_layer_equals_that_of_torch_geometric():
     theirs.nn.load_state_dict(layer.transform.state_dict())  # it gives the weights new values
     wanted = copy.deepcopy(layer.norm)(theirs(features, inputs["edges"], of_edges))
     torch.testing.assert_close(layer(features, inputs["edges"], of_edges), wanted, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_numbering_of_nodes_edges_and_graphs_does_not_matter(training):
-    model = shaken(GIN(layers=3, width=8, dropout=0.0).double()).train(training)
-    inputs = random_graphs(9, seed=4).batch(range(9))
-    random = torch.Generator().manual_seed(0)
-    new_place = torch.randperm(len(inputs["atoms"]), generator=random)
-    order = new_place.argsort()
-    edge_order = torch.randperm(len(inputs["bonds"]), generator=random)
-    renumbered = {
-        "atoms": inputs["atoms"][order],
-        "edges": new_place[inputs["edges"]][:, edge_order],
-        "bonds": inputs["bonds"][edge_order],
-        "graph": inputs["graph"][order],
-        "sizes": inputs["sizes"],
-    }
-    before = copy.deepcopy(model.state_dict())
-    scores = model(**inputs)
-    model.load_state_dict(before)
-    torch.testing.assert_close(model(**renumbered), scores, rtol=1e-9, atol=1e-10)
-    if not training:
-        turned = random_graphs(9, seed=4).batch([3, 0, 8])
-        torch.testing.assert_close(model(**turned), scores[[3, 0, 8]], rtol=1e-10, atol=1e-12)
 
 
 def stacked(training: bool):
@@ -185,53 +151,7 @@ def test_molecules_of_one_atom_and_batches_without_edges():
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_gradients_reach_every_weight_and_are_right():
-    model = shaken(GIN(layers=2, width=3, dropout=0.0).double()).eval()
-    inputs = random_graphs(4, seed=6, smallest=3).batch(range(4))
-    weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
-    (model(**inputs) * weights).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert bool((parameter.grad != 0).any()), name
-        place = int(parameter.grad.abs().argmax())
-        flat = parameter.data.view(-1)
-        values = []
-        for step in (1e-6, -2e-6):
-            flat[place] += step
-            values.append(float((model(**inputs) * weights).sum().detach()))
-        flat[place] += 1e-6
-        assert (values[0] - values[1]) / 2e-6 == pytest.approx(float(parameter.grad.view(-1)[place]), rel=1e-5), name
-
-
-def test_the_same_numbers_in_a_fixed_order():
-    inputs = random_graphs(10).batch(range(10))
-    model = GIN(layers=2, width=8, dropout=0.0)
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        first = model(**inputs)
-        first.sum().backward()
-        assert torch.equal(first, model(**inputs))
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-def test_dropout_in_training_only_and_copies_of_the_model():
-    inputs = random_graphs(10).batch(range(10))
-    model = GIN(layers=2, width=8)
-    assert not torch.equal(model(**inputs), model(**inputs))
-    model.eval()
-    scores = model(**inputs)
-    assert torch.equal(scores, model(**inputs))
-    assert torch.equal(scores, pickle.loads(pickle.dumps(model))(**inputs))
-    other = GIN(layers=2, width=8).eval()
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(scores, copy.deepcopy(other)(**inputs))
-    with torch.inference_mode():
-        assert torch.equal(scores, model(**inputs))
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.1])
-def test_training_with_the_loop_and_a_loss(gamma):
+def test_training_with_the_loop_and_a_loss():
     """Atomic number 6 makes a graph positive: something that a few epochs can learn."""
     graphs = random_graphs(60, seed=8)
     atoms = graphs.atoms.clone()
@@ -240,7 +160,7 @@ def test_training_with_the_loop_and_a_loss(gamma):
     sampler = PosNegSampler(graphs.labels, num_positives=5, num_negatives=10)
     torch.manual_seed(0)
     model = GIN(layers=2, width=16, dropout=0.2)
-    criterion = TPAUCLoss(graphs.labels, min_tpr=0.5, max_fpr=0.5, gamma=gamma)
+    criterion = TPAUCLoss(graphs.labels, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
     everything = GraphBatches(graphs, batch_size=17)
     train = GraphBatches(graphs, sampler)
     history = fit(model, criterion, train, validation=everything, epochs=10, lr=0.05, warm_start_epochs=2, seed=0)

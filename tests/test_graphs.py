@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 
 import numpy as np
@@ -71,21 +70,6 @@ def test_a_batch_equals_one_by_a_loop(rows):
     assert list(batch) == ["atoms", "edges", "bonds", "graph", "sizes"]
     for name, value in wanted.items():
         assert torch.equal(batch[name], value) and batch[name].dtype == torch.int64, name
-
-
-def test_a_batch_of_nothing_but_single_nodes():
-    batch = joined(parts()).batch([0, 0, 0])
-    assert batch["edges"].shape == (2, 0) and batch["bonds"].shape == (0, 3) and batch["graph"].tolist() == [0, 1, 2]
-
-
-def test_what_it_says_of_itself():
-    graphs = joined(parts())
-    assert len(graphs) == 7 and graphs.device == torch.device("cpu")
-    assert graphs.atoms.dtype == torch.uint8 and graphs.labels.dtype == torch.int64
-    sizes = f"{len(graphs.atoms)} nodes, {len(graphs.bonds)} edges"
-    assert repr(graphs) == f"Graphs(7 graphs, 2 positive, {sizes})"
-    for other in (copy.deepcopy(graphs), pickle.loads(pickle.dumps(graphs)), graphs.to("cpu")):
-        assert same(graphs, other)
 
 
 def test_a_subset_is_the_graphs_in_that_order():
@@ -168,23 +152,6 @@ def test_the_position_counts_when_iterating_begins():
 
 def test_categories_are_as_many_as_published():
     assert sum(ATOM_CATEGORIES) == 174 and sum(BOND_CATEGORIES) == 13
-
-
-def test_arrays_of_any_numbers_come_back(tmp_path):
-    arrays = {
-        "small": np.array([0, 255]),
-        "medium": np.array([256]),
-        "large": np.array([2**40]),
-        "negative": np.array([-1, 3]),
-        "none": np.zeros((0, 2), dtype=np.int64),
-        "real": np.array([0.5], dtype=np.float32),
-    }
-    write_arrays(tmp_path / "some.npz", arrays)
-    found = read_arrays("test", tmp_path / "some.npz", arrays)
-    kinds = {name: array.dtype.name for name, array in found.items()}
-    wide = dict.fromkeys(("medium", "large", "negative"), "int64")
-    assert kinds == {"small": "uint8", **wide, "none": "uint8", "real": "float32"}
-    assert all(np.array_equal(arrays[name], found[name]) for name in arrays)
 
 
 @pytest.mark.parametrize("damage", ["short", "text", "pickle", "other", "flip"])

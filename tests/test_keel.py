@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from experiments.data import keel
-from experiments.data.download import data_folder
 from experiments.data.keel import KEEL_SETS, load_keel
 
 
@@ -39,15 +38,6 @@ def test_a_table_has_levels_numbers_and_no_constant_column(small):
     assert [str(kind) for kind in X.dtypes] == ["category", "float64", "float64"]
     again, _ = load_keel("yeast5", small / "keel_imbalanced")
     assert again.equals(X)
-
-
-def test_the_folder_is_given_or_in_the_environment(small, monkeypatch):
-    with pytest.raises(ValueError, match="give the folder with the data sets, or set MOREAUC_DATA"):
-        load_keel("yeast5")
-    monkeypatch.setenv("MOREAUC_DATA", str(small))
-    assert data_folder() == small and len(load_keel("yeast5")[1]) == 120
-    with pytest.raises(ValueError, match=r"the folder with the data sets must exist, got .*nowhere"):
-        data_folder(small / "nowhere")
 
 
 def test_wrong_names_and_files(small):

@@ -135,17 +135,6 @@ def test_learning_rates_of_copies_with_a_schedule_and_a_pull(optimizer, float64)
     assert_same(trainers.together, trainers.alone)
 
 
-def test_rates_are_off_once_removed(float64):
-    weights = nn.Parameter(torch.ones(2, 3))
-    optimizer = torch.optim.SGD([weights], lr=1.0)
-    rates = CopyRates(optimizer, [1.0, 0.25])
-    for expected in ([0.0, 0.75], [-1.0, -0.25]):
-        weights.grad = torch.ones(2, 3)
-        optimizer.step()
-        torch.testing.assert_close(weights.data, torch.tensor(expected).unsqueeze(1).expand(2, 3))
-        rates.remove()
-
-
 def test_bags_with_attention(float64):
     """Outputs `(C, T, 2)`: score and attention logit of each instance."""
     labels = torch.tensor([1, 0, 1, 0, 0, 1])
@@ -163,17 +152,6 @@ def test_bags_with_attention(float64):
         trainers.step(together, alone, batch)
     assert trainers.together(torch.randn(18, 4)).shape == (3, 18, 2)
     assert_same(trainers.together, trainers.alone)
-
-
-def test_losses_without_a_previous_iterate_get_none():
-    labels = torch.tensor([1, 0, 1, 0])
-    plain = SideBySideLoss([loss(labels, 0.0)])
-    assert not plain.needs_previous
-    assert not SideBySideLoss([nn.MSELoss()]).needs_previous
-    scores = torch.tensor([[0.3, 0.2, -0.1, 0.4]])
-    torch.testing.assert_close(
-        plain(scores, labels, torch.arange(4)), loss(labels, 0.0)(scores[0], labels, torch.arange(4))
-    )
 
 
 def test_evaluation_leaves_statistics_alone_and_gives_what_each_gives():
@@ -243,45 +221,6 @@ def test_masks_of_dropout_differ_between_copies_and_are_kept_for_the_previous_we
     assert torch.equal(together(x), previous(x))
 
 
-def test_frozen_parameters_stay(float64):
-    x, labels = rows()
-    models = [net() for _ in range(2)]
-    for model in models:
-        model[0].weight.requires_grad_(False)
-    trainers = Trainers(models, lambda p, lr: torch.optim.SGD([w for w in p if w.requires_grad], lr=lr))
-    together = SideBySideLoss([loss(labels, 0.1) for _ in range(2)])
-    alone = [loss(labels, 0.1) for _ in range(2)]
-    for batch in batches(x, labels, 5):
-        trainers.step(together, alone, batch)
-    assert_same(trainers.together, trainers.alone)
-    one = trainers.together.copy(0)
-    assert torch.equal(one[0].weight, models[0][0].weight)
-    assert [p.requires_grad for p in one.parameters()] == [False, True, True, True, True]
-
-
-def test_weights_given_are_copied():
-    model = net()
-    together = SideBySide([model, model])
-    before = together.copy(0)[0].weight.clone()
-    with torch.no_grad():
-        model[0].weight.zero_()
-    assert torch.equal(together.copy(0)[0].weight, before)
-    assert model[0].weight.requires_grad and model[0].weight.device.type == "cpu"
-
-
-def test_keyword_arguments_go_to_each():
-    class Scaled(nn.Module):
-        def __init__(self, factor):
-            super().__init__()
-            self.factor = nn.Parameter(torch.tensor(factor))
-
-        def forward(self, x, *, shift):
-            return self.factor * x + shift
-
-    together = SideBySide([Scaled(1.0), Scaled(2.0)])
-    assert together(torch.tensor([1.0, 3.0]), shift=0.5).tolist() == [[1.5, 3.5], [2.5, 6.5]]
-
-
 @pytest.mark.parametrize(
     ("models", "message"),
     [
@@ -296,28 +235,3 @@ def test_keyword_arguments_go_to_each():
 def test_models_that_cannot_stand_side_by_side(models, message):
     with pytest.raises(ValueError, match=f"SideBySide: {message}"):
         SideBySide(models())
-
-
-def test_losses_that_are_not_there():
-    labels = torch.tensor([1, 0])
-    both = SideBySideLoss([loss(labels, 0.0)] * 2)
-    with pytest.raises(ValueError, match=r"SideBySideLoss: scores must have shape \(2, ...\), got \(3, 2\)"):
-        both(torch.zeros(3, 2), labels, torch.arange(2))
-
-
-@pytest.mark.parametrize(
-    ("shape", "factors", "message"),
-    [
-        ((2, 3), [1.0], r"factors must be one for each copy, got 1 for shape \(2, 3\)"),
-        ((2, 3), [], r"factors must be one for each copy, got 0 for shape \(2, 3\)"),
-        ((), [1.0], r"factors must be one for each copy, got 1 for shape \(\)"),
-    ],
-)
-def test_bad_factors(shape, factors, message):
-    weights = nn.Parameter(torch.ones(shape))
-    optimizer = torch.optim.SGD([weights], lr=1.0)
-    with pytest.raises(ValueError, match=f"CopyRates: {message}"):
-        CopyRates(optimizer, factors)
-    weights.grad = torch.ones(shape)
-    optimizer.step()  # and nothing was left on the optimizer
-    assert torch.equal(weights.data, torch.zeros(shape))
