@@ -7,13 +7,19 @@
   :func:`collate_bags`: the same through a `DataLoader`;
 - :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances;
 - :func:`load_example`, :func:`digit_bags`, :func:`planted_groups`: tables, bags and groups to try things on.
+
+Names are loaded on first use.
 """
 
-from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
-from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
-from moreauc.data.batches import IndexedDataset, TensorBatches
-from moreauc.data.examples import digit_bags, load_example, planted_groups
-from moreauc.data.scoring import WholeBags, bag_scores, instance_outputs, instance_weights
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
+    from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
+    from moreauc.data.batches import IndexedDataset, TensorBatches
+    from moreauc.data.examples import digit_bags, load_example, planted_groups
+    from moreauc.data.scoring import WholeBags, bag_scores, instance_outputs, instance_weights
 
 __all__ = [
     "BagBatches",
@@ -35,3 +41,22 @@ __all__ = [
     "load_example",
     "planted_groups",
 ]
+
+_HOMES = {
+    "bag_batches": {"BagBatches", "BagInputs", "BagSampler", "SampledBags", "collate_bags"},
+    "bags": {"Bags", "FileBags", "FlatBags", "ListBags"},
+    "batches": {"IndexedDataset", "TensorBatches"},
+    "examples": {"digit_bags", "load_example", "planted_groups"},
+    "scoring": {"WholeBags", "bag_scores", "instance_outputs", "instance_weights"},
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"moreauc.data.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import FileIO
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _WHOLE = 2**24
+T = TypeVar("T")
 
 
-def as_instances(owner: str, name: str, value: Any) -> Tensor:
+def as_instances(owner: str, name: str, value: object) -> Tensor:
     """Return instances as a tensor on the CPU that shares memory with `value` where it can.
 
     Floating point numbers and bytes (images) keep their type; other integers and booleans become float32, and those
@@ -36,7 +37,7 @@ def as_instances(owner: str, name: str, value: Any) -> Tensor:
     return torch.from_numpy(forward_strides(array))
 
 
-def forward_strides(value: Any) -> Any:
+def forward_strides(value: T) -> T | NDArray[np.generic]:
     """Return an array that runs backwards as a copy, since torch takes none; anything else as it is.
 
     One of a single row, turned around, is contiguous for NumPy all the same.
@@ -45,7 +46,7 @@ def forward_strides(value: Any) -> Any:
     return np.array(value, order="C") if backwards else value
 
 
-def instance_type(owner: str, name: str, kind: np.dtype[Any]) -> np.dtype[Any]:
+def instance_type(owner: str, name: str, kind: np.dtype) -> np.dtype:
     """Return the type that instances of an array have as a tensor."""
     if kind == np.uint8 or (kind.kind == "f" and kind.itemsize <= 8):
         return kind.newbyteorder("=")
@@ -54,7 +55,7 @@ def instance_type(owner: str, name: str, kind: np.dtype[Any]) -> np.dtype[Any]:
     raise ValueError(f"{owner}: {name} must hold real numbers of at most 8 bytes, got {kind}")
 
 
-def _check_exact(owner: str, name: str, values: NDArray[Any]) -> None:
+def _check_exact(owner: str, name: str, values: NDArray[np.generic]) -> None:
     """Refuse whole numbers that float32 rounds: times in seconds would all be one number."""
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or not values.size:
         return
@@ -79,7 +80,7 @@ class NpyFile(NamedTuple):
 
     path: str  # the file
     shape: tuple[int, ...]  # of the array, rows first
-    kind: np.dtype[Any]  # type of the numbers in the file
+    kind: np.dtype  # type of the numbers in the file
     offset: int  # bytes before the first row
     by_columns: bool  # whether the array is in Fortran order, so that the numbers of a row lie far apart
 
@@ -112,7 +113,7 @@ class NpyFile(NamedTuple):
         _check_exact(owner, repr(self.path), result)
         return torch.from_numpy(result.astype(kind, copy=False))
 
-    def _fill(self, result: NDArray[Any], places: NDArray[np.int64]) -> None:
+    def _fill(self, result: NDArray[np.generic], places: NDArray[np.int64]) -> None:
         """Read runs of neighbouring rows at once."""
         begins = np.flatnonzero(np.diff(places, prepend=-2) != 1)
         width = result[0].nbytes

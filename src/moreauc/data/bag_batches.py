@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
@@ -247,7 +248,7 @@ def draw_rows(size: int, number: int, seed: int, key: BagKey) -> Tensor:
     """
     stream = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM, key.epoch, key.step, key.bag)))
     if size <= _DENSE * number:
-        rows: Any = stream.random_raw(size).argsort(kind="stable")[:number]
+        rows: NDArray[np.int64] = stream.random_raw(size).argsort(kind="stable")[:number]
         return torch.from_numpy(np.sort(rows))
     # The first different ones of a sequence of rows that are all equally likely; `fair` is a multiple of `size`.
     chosen: set[int] = set()

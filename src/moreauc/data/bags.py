@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from os import PathLike
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,9 +23,11 @@ from moreauc._checks import as_labels, check_finite, check_index, check_labels, 
 from moreauc.data._bag_files import NpyFile, as_instances, check_instance_shape, forward_strides, instance_type
 from moreauc.data.texts import normal_text
 
+Ids = Sequence[Hashable] | Tensor | NDArray[np.generic]
 _CHUNK = 4096  # instances read at a time for the mean and spread
 
-Labels = Tensor | Sequence[int] | NDArray[Any]
+Instances = Tensor | NDArray[np.generic]
+Labels = Tensor | Sequence[int] | NDArray[np.generic]
 
 
 class Bags(ABC):
@@ -148,7 +149,7 @@ class ListBags(_StoredBags):
         tensor([1])
     """
 
-    def __init__(self, bags: Sequence[Tensor | NDArray[Any]], labels: Labels) -> None:
+    def __init__(self, bags: Sequence[Tensor | NDArray[np.generic]], labels: Labels) -> None:
         owner = self._owner
         if not len(bags):
             raise ValueError(f"{owner}: bags must hold at least one bag, got none")
@@ -163,7 +164,9 @@ class ListBags(_StoredBags):
         super().__init__(labels, torch.tensor([len(bag) for bag in self._bags]))
 
     @classmethod
-    def from_padded(cls, inputs: Tensor | NDArray[Any], mask: Tensor | NDArray[Any], labels: Labels) -> ListBags:
+    def from_padded(
+        cls, inputs: Tensor | NDArray[np.generic], mask: Tensor | NDArray[np.generic], labels: Labels
+    ) -> ListBags:
         """Return bags of the instances that a mask keeps, as torchmil pads them.
 
         Args:
@@ -209,29 +212,31 @@ class FlatBags(_StoredBags):
     """
 
     def __init__(
-        self, instances: Tensor | NDArray[Any], offsets: Tensor | Sequence[int] | NDArray[Any], labels: Labels
+        self,
+        instances: Tensor | NDArray[np.generic],
+        offsets: Tensor | Sequence[int] | NDArray[np.generic],
+        labels: Labels,
     ) -> None:
         self._build(instances, offsets, labels, None)
 
-    def _build(self, instances: Any, offsets: Any, labels: Labels, order: Tensor | None) -> None:
+    def _build(self, instances: Instances, offsets: Labels, labels: Labels, order: Tensor | None) -> None:
         owner = self._owner
         lazy = isinstance(instances, np.memmap)
         self._flat = instances if lazy else as_instances(owner, "instances", instances)
         check_instance_shape(owner, "instances", tuple(self._flat.shape))
-        if lazy:
+        if isinstance(instances, np.memmap):
             instance_type(owner, "instances", instances.dtype)
         self._offsets, self._order = _check_offsets(owner, forward_strides(offsets), len(self._flat)), order
         super().__init__(labels, self._offsets.diff(), lazy=lazy)
-        if not lazy and self._flat.is_floating_point() and not math.isfinite(self._flat.sum()):  # find the bag
+        if (
+            isinstance(self._flat, Tensor) and self._flat.is_floating_point() and not math.isfinite(self._flat.sum())
+        ):  # find the bag
             for bag in range(len(self)):
                 _check_values(owner, bag, self._read(bag, None))
 
     @classmethod
     def from_ids(
-        cls,
-        instances: Tensor | NDArray[Any],
-        ids: Sequence[Hashable] | Tensor | NDArray[Any],
-        labels: Mapping[Any, int] | Labels,
+        cls, instances: Tensor | NDArray[np.generic], ids: Ids, labels: Mapping[Hashable, int] | Labels
     ) -> FlatBags:
         """Return bags of the instances that share an id, in the order in which the ids first appear.
 
@@ -311,7 +316,7 @@ class FileBags(_StoredBags):
         return self._files[bag].read(self._owner, rows)
 
 
-def _check_offsets(owner: str, offsets: Any, count: int) -> Tensor:
+def _check_offsets(owner: str, offsets: object, count: int) -> Tensor:
     """Return offsets as int64; they must rise from 0 to `count`."""
     bounds: Tensor = torch.as_tensor(offsets).cpu()
     if bounds.is_floating_point() or bounds.dtype == torch.bool or bounds.ndim != 1 or len(bounds) < 2:
@@ -327,7 +332,7 @@ def _check_offsets(owner: str, offsets: Any, count: int) -> Tensor:
     return bounds.long()
 
 
-def _group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor, Tensor]:
+def _group_by_id(owner: str, count: int, ids: Ids, labels: Mapping[Hashable, int] | Labels) -> tuple[Tensor, Tensor]:
     """Return the number of each of `count` instances' bag, in order of first appearance, and the labels of the bags.
 
     Ids are anything hashable but missing values; texts are compared in normal form: "F" and "F " are one bag. Labels
@@ -336,7 +341,7 @@ def _group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor,
     values = list(map(_normal, ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids))
     if len(values) != count:
         raise ValueError(f"{owner}: ids must be as many as instances, {count}, got {len(values)}")
-    numbers: dict[Any, int] = {}
+    numbers: dict[Hashable, int] = {}
     try:
         codes = torch.tensor([numbers.setdefault(value, len(numbers)) for value in values], dtype=torch.long)
     except TypeError as error:
@@ -354,23 +359,23 @@ def _group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor,
     return codes, check_labels(owner, [labels[value] for value in numbers], both=False)
 
 
-def _normal(value: Any) -> Any:
+def _normal(value: Hashable) -> Hashable:
     """Return an id with its texts in normal form."""
     if isinstance(value, tuple):
         return tuple(map(_normal, value))
     return normal_text(value) if isinstance(value, str) else value
 
 
-def _by_normal_id(owner: str, labels: Mapping[Any, Any]) -> dict[Any, Any]:
+def _by_normal_id(owner: str, labels: Mapping[Hashable, int]) -> dict[Hashable, int]:
     """Return the labels by ids in normal form."""
-    found: dict[Any, Any] = {}
+    found: dict[Hashable, int] = {}
     for value, label in labels.items():
         if found.setdefault(_normal(value), label) != label:
             raise ValueError(f"{owner}: labels must be the same inside a bag, got two for id {_normal(value)!r}")
     return found
 
 
-def _labels_of_bags(owner: str, labels: Any, codes: Tensor, names: Sequence[Any]) -> Tensor:
+def _labels_of_bags(owner: str, labels: Labels, codes: Tensor, names: Sequence[Hashable]) -> Tensor:
     """Return the label of each bag from those of its instances."""
     values = as_labels(owner, labels).cpu()
     check_shape(owner, "labels", values, [tuple(codes.shape)])
@@ -382,15 +387,16 @@ def _labels_of_bags(owner: str, labels: Any, codes: Tensor, names: Sequence[Any]
     return of_bags
 
 
-def check_bags(owner: str, bags: Any) -> Bags:
+def check_bags(owner: str, bags: object) -> Bags:
     """Return `bags`, which must be bags."""
     if not isinstance(bags, Bags):
         raise ValueError(f"{owner}: bags must be Bags, as ListBags makes of arrays, got {type(bags).__name__}")
     for name in ("labels", "sizes"):  # a subclass of the user's may have set anything
-        values: Any = getattr(bags, name, None)
+        values: object = getattr(bags, name, None)
         if not isinstance(values, Tensor) or values.ndim != 1 or values.is_floating_point() or values.is_complex():
-            tensor = isinstance(values, Tensor)
-            found = f"{values.dtype} of shape {tuple(values.shape)}" if tensor else type(values).__name__
+            found = type(values).__name__
+            if isinstance(values, Tensor):
+                found = f"{values.dtype} of shape {tuple(values.shape)}"
             raise ValueError(f"{owner}: bags.{name} must be a tensor of integers, shape (n,), got {found}")
     if len(bags.labels) != len(bags.sizes):
         lengths = f"{len(bags.labels)} labels and {len(bags.sizes)} sizes"
@@ -398,10 +404,10 @@ def check_bags(owner: str, bags: Any) -> Bags:
     return bags
 
 
-def _check_bag(owner: str, bag: Any, count: int) -> int:
+def _check_bag(owner: str, bag: object, count: int) -> int:
     """Return the number of a bag in [0, count)."""
     try:
-        number = operator.index(bag)
+        number = operator.index(bag)  # type: ignore[arg-type]  # an error where it is no integer
     except TypeError as error:
         raise ValueError(f"{owner}: bag must be an integer, got {bag!r}") from error
     if not 0 <= number < count:
@@ -409,7 +415,7 @@ def _check_bag(owner: str, bag: Any, count: int) -> int:
     return number
 
 
-def _check_numbers(owner: str, name: str, numbers: Any, size: int) -> Tensor:
+def _check_numbers(owner: str, name: str, numbers: object, size: int) -> Tensor:
     """Return at least one number in [0, size), in any order and with repeats, int64 on the CPU."""
     values = torch.as_tensor(forward_strides(numbers)).cpu()
     check_shape(owner, name, values, [("k",)])

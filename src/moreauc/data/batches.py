@@ -40,8 +40,10 @@ class SparseRows:
 
     ndim = 2
 
-    def __init__(self, matrix: Any, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
-        self.matrix: Any = csr_array(matrix, dtype=np.float32)
+    def __init__(
+        self, matrix: csr_array, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.matrix = csr_array(matrix, dtype=np.float32)
         self.device, self.dtype = torch.device(device), dtype
 
     def __len__(self) -> int:
@@ -197,7 +199,7 @@ class TensorBatches(SampledRows):
     def __init__(
         self,
         inputs: Tensor | SparseRows | Sequence[Tensor] | dict[str, Tensor],
-        labels: Tensor | Sequence[int] | NDArray[Any],
+        labels: Tensor | Sequence[int] | NDArray[np.generic],
         sampler: Iterable[Sequence[int]] | None = None,
         *,
         batch_size: int = 1024,
@@ -240,7 +242,7 @@ def _change(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     return tuple(map(function, inputs))
 
 
-def _targets(labels: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
+def _targets(labels: Tensor | Sequence[int] | NDArray[np.generic]) -> Tensor:
     targets = as_labels(_OWNER, labels)
     check_shape(_OWNER, "labels", targets, [("n",)])
     if targets.is_floating_point():
@@ -248,7 +250,7 @@ def _targets(labels: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
     return targets
 
 
-def _check_parts(inputs: Any) -> list[Tensor]:
+def _check_parts(inputs: object) -> list[Tensor]:
     """Return the tensors of `inputs`, at least one, all with rows and on one device."""
     if isinstance(inputs, dict):
         parts = list(inputs.values())
@@ -264,7 +266,7 @@ def _check_parts(inputs: Any) -> list[Tensor]:
     return parts
 
 
-class IndexedDataset(Dataset[tuple[Any, int, int]]):
+class IndexedDataset(Dataset[tuple[object, int, int]]):
     """Map-style data set with items `(inputs, label, index)`; `index` is the position in the data set wrapped.
 
     A `DataLoader` makes batches `(inputs, labels, index)` of them, with int64 vectors `labels` and `index`; so does
@@ -293,7 +295,9 @@ class IndexedDataset(Dataset[tuple[Any, int, int]]):
         [[0, 1], [2]]
     """
 
-    def __init__(self, dataset: Any, labels: Tensor | Sequence[int] | NDArray[Any] | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset[Any], labels: Tensor | Sequence[int] | NDArray[np.generic] | None = None
+    ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise ValueError(f"IndexedDataset: dataset must have items and a length, got {type(dataset).__name__}")
         if not len(dataset):
@@ -318,14 +322,14 @@ class IndexedDataset(Dataset[tuple[Any, int, int]]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, int, int]:
+    def __getitem__(self, index: int) -> tuple[object, int, int]:
         row = operator.index(index)
         if not -len(self) <= row < len(self):  # an IndexError is what ends a loop over the items
             raise IndexError(f"IndexedDataset: index must lie in [{-len(self)}, {len(self)}), got {row}")
         row %= len(self)
         return (*self._split(row), row)
 
-    def _split(self, row: int) -> tuple[Any, int]:
+    def _split(self, row: int) -> tuple[object, int]:
         item = self.dataset[row]
         if not self._paired:
             return item, int(self.labels[row])
@@ -341,7 +345,7 @@ class IndexedDataset(Dataset[tuple[Any, int, int]]):
         return item[0], int(label.item())
 
 
-def as_inputs(encoded: Any) -> Tensor | SparseRows:
+def as_inputs(encoded: NDArray[np.floating] | csr_array) -> Tensor | SparseRows:
     """Return what an encoder made of a table, an array or a sparse matrix, as inputs of batches."""
     return SparseRows(encoded) if issparse(encoded) else torch.from_numpy(encoded)
 
@@ -373,11 +377,11 @@ class EpochBatches:
         step: number of batches of it that were given; a yielded batch counts.
     """
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    def __init__(self, loader: Iterable[object]) -> None:
         self.loader = loader
         self.epoch, self.step = 0, 0
 
-    def batches(self, epoch: int) -> Iterator[Any]:
+    def batches(self, epoch: int) -> Iterator[object]:
         """Yield the batches of an epoch."""
         set_epoch(self.loader, epoch)
         self.epoch, self.step = epoch, 0
@@ -387,7 +391,7 @@ class EpochBatches:
         self.epoch, self.step = epoch + 1, 0
 
 
-def set_epoch(loader: Any, epoch: int) -> None:
+def set_epoch(loader: object, epoch: int) -> None:
     """Call `set_epoch` of a loader, its batch sampler and its sampler, where they have it."""
     for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
         method = getattr(part, "set_epoch", None)
@@ -395,9 +399,9 @@ def set_epoch(loader: Any, epoch: int) -> None:
             method(epoch)
 
 
-def length_of(part: Any) -> int | None:
+def length_of(part: object) -> int | None:
     """Return the length of a loader, a sampler or a data set; None if it has none."""
     try:
-        return len(part)
+        return len(part)  # type: ignore[arg-type]  # an error where it has no length
     except (TypeError, NotImplementedError):  # a DataLoader over data without a length has the method
         return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pandas.util import hash_array
+from scipy.sparse import csr_array
 
-from moreauc.data.bags import Bags
+if TYPE_CHECKING:
+    from moreauc.data.bags import Bags
 
 Counts = NDArray[np.int64]
 Codes = NDArray[np.int64]
@@ -27,9 +29,10 @@ def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]
     weight = 1.0 / np.maximum(total, 1) ** 2
     taken = np.zeros(len(counts), dtype=bool)
 
-    def gain(group: Any) -> Any:
+    def gain(group: Counts) -> NDArray[np.float64]:
         """Return the decrease of the squared distance to the shares of the classes."""
-        return ((missing**2 - (missing - counts[group]) ** 2) * weight).sum(-1)
+        gains: NDArray[np.float64] = ((missing**2 - (missing - counts[group]) ** 2) * weight).sum(-1)
+        return gains
 
     lacks, weights = missing.tolist(), weight.tolist()
     for group, sizes in zip(order.tolist(), counts[order].tolist(), strict=True):  # the same gain, fast
@@ -72,7 +75,7 @@ def hash_rows(table: pd.DataFrame) -> Hashes:
     return total
 
 
-def hash_sparse(matrix: Any) -> Hashes:
+def hash_sparse(matrix: csr_array) -> Hashes:
     """Return a hash of each row of a sparse matrix, whether its zeros are stored or not."""
     matrix = matrix.tocsr(copy=True)
     matrix.sum_duplicates()
@@ -87,7 +90,7 @@ def hash_bags(rows: Hashes, bags: Codes, number: int) -> Hashes:
     return _sums(hash_array(rows)[order], np.append(0, np.bincount(bags, minlength=number).cumsum()))
 
 
-def _sums(hashes: Hashes, bounds: Any) -> Hashes:
+def _sums(hashes: Hashes, bounds: Counts) -> Hashes:
     """Return the sums of the hashes between bounds, modulo 2^64."""
     sums = np.append(np.uint64(0), np.cumsum(hashes, dtype=np.uint64))
     found: Hashes = np.diff(sums[bounds])
@@ -106,7 +109,7 @@ def same_bags(bags: Bags) -> Codes:
     return number_equal(hashes)
 
 
-def number_equal(hashes: Any) -> Codes:
+def number_equal(hashes: ArrayLike) -> Codes:
     """Return for each hash its number, by first appearance."""
     codes: Codes = pd.factorize(np.asarray(hashes))[0].astype(np.int64)
     return codes
@@ -130,13 +133,13 @@ def few_kinds(same: Codes) -> int | None:
     return number if number < _FEW and _COPIES * number <= len(same) else None
 
 
-def take_together(same: Codes, labels: NDArray[Any], share: float, random: Random) -> NDArray[np.bool_]:
+def take_together(same: Codes, labels: NDArray[np.generic], share: float, random: Random) -> NDArray[np.bool_]:
     """Return which rows make up a share of each class, as nearly as equal rows, which stay together, allow."""
     counts = _count(same, labels)
     return take_share(counts, share, random.permutation(len(counts)))[same]
 
 
-def fold_together(same: Codes, labels: NDArray[Any], folds: int, random: Random) -> Codes:
+def fold_together(same: Codes, labels: NDArray[np.generic], folds: int, random: Random) -> Codes:
     """Return the fold of each row: equal rows in one, the classes spread evenly as far as that allows."""
     counts = _count(same, labels)
     order = random.permutation(len(counts))
@@ -145,7 +148,7 @@ def fold_together(same: Codes, labels: NDArray[Any], folds: int, random: Random)
     return part[same]
 
 
-def _count(same: Codes, labels: NDArray[Any]) -> Codes:
+def _count(same: Codes, labels: NDArray[np.generic]) -> Codes:
     """Return the rows of each number (first dimension) and class, 0 or 1."""
     counts = np.zeros((int(same.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (same, np.asarray(labels).astype(np.int64)), 1)

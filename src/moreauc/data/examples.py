@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
@@ -208,7 +208,7 @@ def fraud_table(
 
 def _drawn(
     levels: dict[str, tuple[float, float]], samples: int, source: np.random.Generator
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
+) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
     """Return a level for each row, by the levels' shares, and its effect."""
     shares, effects = np.array(list(levels.values())).T
     drawn = source.choice(len(levels), samples, p=shares / shares.sum())
@@ -323,7 +323,9 @@ def digit_bags(
     return DigitBags(**parts, target=int(target), images=images, digits=digits)
 
 
-def _draw(labels: Rows, sizes: Rows, hits: Rows, pool: Rows, weight: NDArray[Any], source: np.random.Generator) -> Rows:
+def _draw(
+    labels: Rows, sizes: Rows, hits: Rows, pool: Rows, weight: NDArray[np.float64], source: np.random.Generator
+) -> Rows:
     """Return the images of all bags, concatenated: of a positive bag one or two of `hits`, else of `pool`."""
     rows = []
     for label, size in zip(labels, sizes, strict=True):
@@ -360,8 +362,8 @@ class GroupData:
         (array([1, 2]), array([1, 0]))
     """
 
-    X: Any
-    y: NDArray[Any]
+    X: NDArray[np.floating] | pd.DataFrame
+    y: NDArray[np.generic]
     groups: Rows
     names: list[str]
 
@@ -393,7 +395,7 @@ class GroupData:
         """Rows of each group, shape `(num_groups,)`."""
         return np.bincount(self.groups, minlength=self.num_groups).astype(np.int64)
 
-    def subset(self, rows: Any) -> GroupData:
+    def subset(self, rows: ArrayLike) -> GroupData:
         """Return some rows, given by at least one number in [0, n) or by n booleans, with the same groups."""
         chosen = np.asarray(rows)
         if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
@@ -506,7 +508,9 @@ def _sizes(num_groups: int, minority_groups: int, total: int, *, share: float) -
     return np.concatenate([rows // many + (np.arange(many) < rows % many) for rows, many in counts])
 
 
-def _targets(rule: NDArray[np.float64], task: Task, noise: float, source: np.random.Generator) -> NDArray[Any]:
+def _targets(
+    rule: NDArray[np.float64], task: Task, noise: float, source: np.random.Generator
+) -> NDArray[np.float64] | Rows:
     if task == "regression":
         noisy: NDArray[np.float64] = rule[:, 0] + noise * source.standard_normal(len(rule))
         return noisy

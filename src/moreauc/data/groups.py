@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,11 +15,11 @@ from moreauc.data.duplicates import Codes, any_equal
 from moreauc.data.tables import as_frame
 from moreauc.data.texts import label_text, normal_text
 
-Array = NDArray[Any]
+Array = NDArray[np.generic]
 Random = np.random.RandomState | np.random.Generator
 
 
-def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, Codes]:
+def name_groups(owner: str, groups: object, length: int) -> tuple[Array, Codes]:
     """Return the names of the groups, sorted where they can be, and the number of each row's group.
 
     `groups` has one label for each of `length` rows, anything that can be a key; or several columns, whose values are
@@ -67,7 +67,7 @@ def _check_texts(owner: str, texts: list[str]) -> None:
         raise ValueError(f"{owner}: groups must have names that differ, got {double!r} for two")
 
 
-def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
+def _as_labels(owner: str, groups: object) -> pd.Series | pd.DataFrame:
     """Return one column, or several; the index is that of the rows."""
     if isinstance(groups, Tensor):
         groups = groups.detach().cpu().numpy()
@@ -77,27 +77,26 @@ def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
         groups = pd.DataFrame(list(groups))
     if isinstance(groups, pd.Series | pd.Index | list | tuple):
         return pd.Series(groups).reset_index(drop=True)
-    if not isinstance(groups, pd.DataFrame):
-        array = np.asarray(groups)
-        if array.ndim not in (1, 2):
-            raise ValueError(f"{owner}: groups must have shape (n,) or (n, columns), got {array.shape}")
-        if array.ndim == 1:
-            return pd.Series(array)
-        groups = pd.DataFrame(array)
-    if not groups.shape[1]:
+    array = groups if isinstance(groups, pd.DataFrame) else np.asarray(groups)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"{owner}: groups must have shape (n,) or (n, columns), got {array.shape}")
+    if array.ndim == 1:
+        return pd.Series(array)
+    table = pd.DataFrame(array).reset_index(drop=True)
+    if not table.shape[1]:
         raise ValueError(f"{owner}: groups must have at least one column, got none")
-    return groups.iloc[:, 0].reset_index(drop=True) if groups.shape[1] == 1 else groups.reset_index(drop=True)
+    return table.iloc[:, 0] if table.shape[1] == 1 else table
 
 
-def _sorted(values: list[Any]) -> list[int]:
+def _sorted(values: Sequence[Hashable]) -> list[int]:
     """Return the order of labels: their own where they have one, else that of their texts."""
     try:
-        return sorted(range(len(values)), key=values.__getitem__)
+        return sorted(range(len(values)), key=values.__getitem__)  # type: ignore[arg-type]  # an error where they have none
     except TypeError:
         return sorted(range(len(values)), key=lambda place: (type(values[place]).__name__, str(values[place])))
 
 
-def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
+def count_worst(owner: str, top_k: object, num_groups: int) -> int:
     """Return how many groups `top_k` is; a share of them is rounded down, and is at least one.
 
     Example:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -65,7 +65,7 @@ class Evaluation(Protocol):
 
 
 def predict_scores(
-    model: nn.Module, batches: Iterable[Any] | Evaluation, *, device: torch.device | str | None = None
+    model: nn.Module, batches: Iterable[Sequence[object]] | Evaluation, *, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return raw scores and labels of all batches, on the CPU. The model is evaluated in eval mode.
 
@@ -100,7 +100,7 @@ def predict_scores(
     return torch.cat(scores, _row_dim(model)).clone(), torch.cat(labels)
 
 
-def scores_of(model: Any, inputs: Any) -> Tensor:
+def scores_of(model: nn.Module | PreviousIterate, inputs: object) -> Tensor:
     """Call a model with a tuple by position, a dictionary by name, anything else as one argument.
 
     One column becomes shape `(B,)`, a pair of vectors, score and attention logit, two columns. Outputs of a model with
@@ -115,7 +115,7 @@ def scores_of(model: Any, inputs: Any) -> Tensor:
     return scores.squeeze(1) if one_column else scores  # type: ignore[no-any-return]
 
 
-def _scored(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+def _scored(model: nn.Module, batch: object, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return scores and labels of one batch."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         kind = f"{len(batch)} part" if isinstance(batch, tuple | list) else type(batch).__name__
@@ -130,7 +130,7 @@ def _scored(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor,
     return scores, labels
 
 
-def _row_dim(model: Any) -> int:
+def _row_dim(model: nn.Module | PreviousIterate) -> int:
     """Return the dimension of a model's outputs that counts rows: its attribute `row_dim`, or 0."""
     return int(getattr(model.model if isinstance(model, PreviousIterate) else model, "row_dim", 0))
 
@@ -351,7 +351,7 @@ def instance_weights(
     return scores.numpy().copy(), weights.numpy()
 
 
-def real_tensor(owner: str, name: str, value: Any, shapes: list[tuple[int | str, ...]]) -> Tensor:
+def real_tensor(owner: str, name: str, value: object, shapes: list[tuple[int | str, ...]]) -> Tensor:
     """Return finite real numbers as a tensor on the CPU, of the type they have."""
     try:
         if not isinstance(value, Tensor):

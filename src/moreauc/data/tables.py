@@ -21,7 +21,7 @@ def list_names(names: list[str], most: int = 5) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def as_frame(owner: str, table: Any, *, name: str = "X") -> Any:
+def as_frame(owner: str, table: object, *, name: str = "X") -> Any:
     """Return a table of another library as a DataFrame of pandas; anything else, a DataFrame too, as it is.
 
     Args:
