@@ -26,7 +26,7 @@ class NotFiniteError(ValueError):
     """Values are NaN or infinite, as those of a training that diverged are."""
 
 
-def check_count(owner: str, name: str, value: Any, *, minimum: int = 1) -> int:
+def check_count(owner: str, name: str, value: object, *, minimum: int = 1) -> int:
     """Return `value` as an int of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise ValueError(f"{owner}: {name} must be an integer of at least {minimum}, got {value!r}")
@@ -55,7 +55,7 @@ def check_real(
 
 
 def check_region(
-    owner: str, min_tpr: Any, max_fpr: Any, names: tuple[str, str] = ("min_tpr", "max_fpr")
+    owner: str, min_tpr: object, max_fpr: object, names: tuple[str, str] = ("min_tpr", "max_fpr")
 ) -> tuple[float, float]:
     """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats; errors call them by `names`."""
     return (
@@ -73,20 +73,20 @@ def check_choice(owner: str, name: str, value: str, allowed: Iterable[str], *, h
         raise ValueError(f"{owner}: {name} must be one of {', '.join(known)}, got {value!r}{hint}")
 
 
-def check_flag(owner: str, name: str, value: Any) -> bool:
+def check_flag(owner: str, name: str, value: object) -> bool:
     """Return `value`, which must be True or False: a text such as "no" would count as True."""
     if not isinstance(value, bool):
         raise ValueError(f"{owner}: {name} must be True or False, got {shown(value)}")
     return value
 
 
-def check_mapping(owner: str, name: str, value: Any) -> None:
+def check_mapping(owner: str, name: str, value: object) -> None:
     """Check that `value` is a dictionary or the like."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{owner}: {name} must be a dictionary, got {shown(value)}")
 
 
-def check_path(owner: str, name: str, value: Any) -> Path:
+def check_path(owner: str, name: str, value: object) -> Path:
     """Return `value` as a path that is not empty: an empty one would mean the current folder."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
@@ -94,7 +94,7 @@ def check_path(owner: str, name: str, value: Any) -> Path:
     return Path(text)
 
 
-def check_folder(owner: str, name: str, value: Any) -> Path:
+def check_folder(owner: str, name: str, value: object) -> Path:
     """Return `value` as the path of a folder that is there or can be made."""
     folder = check_path(owner, name, value)
     try:
@@ -108,7 +108,7 @@ def check_folder(owner: str, name: str, value: Any) -> Path:
     return folder
 
 
-def check_floating(owner: str, name: str, value: Any) -> Tensor:
+def check_floating(owner: str, name: str, value: object) -> Tensor:
     """Return `value`, which must be a floating point tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
@@ -187,7 +187,7 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
 
 
 def check_index(
-    owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True, remedy: str = ""
+    owner: str, name: str, index: object, size: int, *, length: int, unique: bool = True, remedy: str = ""
 ) -> Tensor:
     """Return `index` as an int64 vector of `length` row numbers in [0, size), each at most once if `unique`.
 
@@ -209,7 +209,7 @@ def check_index(
     return rows
 
 
-def as_index(owner: str, name: str, index: Any, length: int) -> Tensor:
+def as_index(owner: str, name: str, index: object, length: int) -> Tensor:
     """Return `index` as an int64 vector of `length` numbers, without a check of their values."""
     rows: Tensor = torch.as_tensor(index)
     if rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex():
@@ -218,7 +218,7 @@ def as_index(owner: str, name: str, index: Any, length: int) -> Tensor:
     return rows.long()
 
 
-def as_labels(owner: str, labels: Any) -> Tensor:
+def as_labels(owner: str, labels: object) -> Tensor:
     """Return `labels` as a tensor; arrays of any layout are copied, since torch takes neither all of them nor views."""
     if isinstance(labels, Tensor):
         return labels
@@ -231,7 +231,7 @@ def as_labels(owner: str, labels: Any) -> Tensor:
         raise ValueError(f"{owner}: labels must be a vector of 0 and 1, got {no_number(labels)}") from error
 
 
-def no_number(values: Any) -> str:
+def no_number(values: object) -> str:
     """Return what an error shows of a vector that holds other things than numbers: the first of them."""
     kind = type(values).__name__
     try:
@@ -244,7 +244,7 @@ def no_number(values: Any) -> str:
     return f"{shown(strange[0])} in a {kind}" if strange else f"a {kind}"
 
 
-def check_labels(owner: str, labels: Any, *, both: bool = True, remedy: str = "") -> Tensor:
+def check_labels(owner: str, labels: object, *, both: bool = True, remedy: str = "") -> Tensor:
     """Return `labels` as an int64 vector of 0 and 1 that holds both, or either if not `both`.
 
     `remedy` is what the error about a class that is missing ends with.
@@ -260,7 +260,7 @@ def check_labels(owner: str, labels: Any, *, both: bool = True, remedy: str = ""
     return values.long()
 
 
-def check_link(owner: str, link: Any) -> None:
+def check_link(owner: str, link: object) -> None:
     """Check the name of a link function."""
     if link not in ("sigmoid", "identity", "standardized"):
         raise ValueError(f"{owner}: link must be 'sigmoid', 'identity' or 'standardized', got {link!r}")
@@ -274,7 +274,7 @@ def floor_count(number: int, share: float) -> int:
     return min(number, math.floor(number * (share + 4.0 * sys.float_info.epsilon)))
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a short text for a value of the wrong kind: a plain value itself, else its type."""
     plain = value is None or isinstance(value, bool | int | float | str | bytes)
     return repr(value) if plain else f"a {type(value).__name__}"

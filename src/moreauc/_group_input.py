@@ -40,7 +40,7 @@ class Members(NamedTuple):
         return np.split(self.rows[order], np.cumsum(self.sizes())[:-1])
 
 
-def check_groups(owner: str, groups: Any, num_groups: Any = None) -> Members:
+def check_groups(owner: str, groups: object, num_groups: object = None) -> Members:
     """Return the entries of ids `(n,)` in [0, num_groups) or of memberships `(n, num_groups)`, True or False.
 
     Without `num_groups` there are as many groups as columns, or one more than the largest id.

@@ -72,7 +72,8 @@ def parallel_of(model: nn.Module) -> Parallel | None:
 def bare(model: nn.Module) -> nn.Module:
     """Return the module that the user wrote, without the wrappers of `torch.compile` and of distributed training."""
     while True:
-        inner: Any = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
+        wrapped = isinstance(model, DistributedDataParallel)
+        inner: object = getattr(model, "module" if wrapped else "_orig_mod", model)
         if inner is model or not isinstance(inner, nn.Module):
             return model
         model = inner

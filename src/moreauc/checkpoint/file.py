@@ -87,10 +87,10 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def check_plain(state: Mapping[str, Any]) -> dict[str, Any]:
+def check_plain(state: Mapping[str, Any]) -> dict[str, object]:
     """Return a state as it is written; raise CheckpointError if it holds what could not be loaded again."""
     check_mapping(_SAVER, "state", state)
-    plain: dict[str, Any] = _plain(dict(state), "state")
+    plain: dict[str, object] = _plain(dict(state), "state")
     return plain
 
 
@@ -152,7 +152,7 @@ class _Hashed:
         """Do nothing: the file is flushed at the end."""
 
 
-def _write(file: BinaryIO, state: dict[str, Any]) -> None:
+def _write(file: BinaryIO, state: dict[str, object]) -> None:
     file.write(bytes(_HEADER))
     body = _Hashed(file)
     try:
@@ -275,7 +275,7 @@ def _check_end(file: BinaryIO, size: int) -> None:
         raise ValueError("a table of contents that is not at the end")
 
 
-def _check_loaded(state: Any, size: int) -> None:
+def _check_loaded(state: object, size: int) -> None:
     """Check that what was loaded takes no more than the `size` bytes it was loaded from; else raise ValueError.
 
     torch loads tensors that are larger than their records, and containers that hold each other many times over.

@@ -84,7 +84,7 @@ class LoaderPosition(EpochBatches):
             found |= {f"{name}.{key}": value for key, value in values.items()}
         return {name: value for name, value in found.items() if isinstance(value, int | str)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the position, the states of the generators, and what the batches depend on."""
         waiting = self._begun is not None and not self.step  # the epoch has drawn random numbers but yielded no batch
         return {
@@ -185,7 +185,7 @@ def sampler_with_position(loader: Any) -> PlannedSampler | DistributedBatchSampl
     return sampler if isinstance(whole_sampler(sampler), PlannedSampler) else None
 
 
-def held_labels(loader: Any) -> dict[str, str]:
+def held_labels(loader: object) -> dict[str, str]:
     """Return a checksum for each part of a loader that holds labels in memory, by the part's name.
 
     No item is read: labels that only come with the items stay unknown.

@@ -37,10 +37,10 @@ _MISSING = "none"  # stands for the text of a setting that is not there
 class Stateful(Protocol):
     """Anything with a state, such as a scheduler."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the state."""
 
-    def load_state_dict(self, state: dict[str, Any], /) -> object:
+    def load_state_dict(self, state: dict[str, object], /) -> object:
         """Take a state."""
 
 
@@ -268,7 +268,7 @@ def as_sequence(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
 # Anything else that has a state
 
 
-def other_state(part: Stateful) -> dict[str, Any]:
+def other_state(part: Stateful) -> dict[str, object]:
     """Return the state of a scheduler, a gradient scaler or the like."""
     return {"class": type(part).__name__, "state": part.state_dict()}
 

@@ -9,40 +9,50 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from moreauc.samplers import DistributedBatchSampler
 
-State = dict[str, Any]
 Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+
+class State(TypedDict):
+    """The states of generators: the global ones, and by name those that a loader holds."""
+
+    torch: Tensor
+    cuda: list[Tensor]
+    python: tuple[Any, ...]
+    numpy: object
+    loader: dict[str, object]
+
 
 _LOGGER = logging.getLogger(__name__)
 _INSIDE = ("batch_sampler", "sampler", "dataset")  # attributes of a loader that may have generators of their own
 
 
-def random_states(loader: Any = None) -> State:
+def random_states(loader: object = None) -> State:
     """Return the states of all generators: the global ones, and those of a loader."""
-    state: State = {
+    return {
         "torch": torch.get_rng_state(),
         "cuda": _gpu_states(),
         "python": random.getstate(),
         "numpy": _as_lists(np.random.get_state()),
+        "loader": {name: state_of(generator) for name, generator in loader_generators(loader).items()},
     }
-    state["loader"] = {name: state_of(generator) for name, generator in loader_generators(loader).items()}
-    return state
 
 
-def _gpu_states() -> list[torch.Tensor]:
+def _gpu_states() -> list[Tensor]:
     """Return the states of the GPUs' generators; none if this process has not used a GPU."""
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return torch.cuda.get_rng_state_all() if used else []
 
 
-def set_random_states(state: State, loader: Any = None) -> None:
+def set_random_states(state: State, loader: object = None) -> None:
     """Set all generators to what :func:`random_states` returned."""
     torch.set_rng_state(state["torch"])
     present = torch.cuda.device_count() if state["cuda"] else 0
@@ -54,12 +64,12 @@ def set_random_states(state: State, loader: Any = None) -> None:
     random.setstate(state["python"])
     np.random.set_state(_as_arrays(state["numpy"]))
     generators = loader_generators(loader)
-    for name, value in state["loader"].items():
+    for name, saved in state["loader"].items():
         if name in generators:
-            set_state(generators[name], value)
+            set_state(generators[name], saved)
 
 
-def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
+def loader_parts(loader: object) -> Iterator[tuple[str, Any]]:
     """Yield a loader and its samplers and data sets, each once, with names."""
     seen: set[int] = set()
     waiting = [("loader", loader)]
@@ -73,14 +83,14 @@ def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
         waiting += [(f"{name}.{inner}", getattr(part, inner, None)) for inner in _INSIDE]
 
 
-def whole_sampler(sampler: Any) -> Any:
+def whole_sampler(sampler: object) -> Any:
     """Return the sampler inside a `DistributedBatchSampler`; anything else as it is."""
     return sampler.sampler if isinstance(sampler, DistributedBatchSampler) else sampler
 
 
-def loader_generators(loader: Any) -> dict[str, Any]:
+def loader_generators(loader: object) -> dict[str, object]:
     """Return the generators that are attributes of a loader or of what is inside of it, by name."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, part in loader_parts(loader):
         for key, value in getattr(part, "__dict__", {}).items():
             if isinstance(value, GENERATORS):
@@ -110,7 +120,7 @@ def set_state(generator: Any, state: Any) -> None:
         generator.set_state(_as_arrays(state))
 
 
-def _as_lists(value: Any) -> Any:
+def _as_lists(value: object) -> Any:
     """Return a state of NumPy without arrays, which checkpoints do not hold."""
     if isinstance(value, dict):
         return {key: _as_lists(entry) for key, entry in value.items()}
@@ -119,7 +129,7 @@ def _as_lists(value: Any) -> Any:
     return {"words": value.tolist(), "type": str(value.dtype)} if isinstance(value, np.ndarray) else value
 
 
-def _as_arrays(value: Any) -> Any:
+def _as_arrays(value: object) -> Any:
     if isinstance(value, dict) and value.keys() == {"words", "type"}:
         return np.array(value["words"], dtype=value["type"])
     if isinstance(value, tuple):

@@ -94,8 +94,8 @@ class RunState:
         *,
         previous: PreviousIterate | None = None,
         proximal: ProximalPoint | None = None,
-        scheduler: Any = None,
-        scaler: Any = None,
+        scheduler: object = None,
+        scaler: object = None,
         others: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -202,7 +202,7 @@ class RunState:
                 "FullyShardedDataParallel, which joins them, so that no optimizer state belongs to a parameter"
             )
 
-    def _stateful(self) -> dict[str, Any]:
+    def _stateful(self) -> dict[str, parts.Stateful]:
         """Return the parts with `state_dict()` and `load_state_dict()`, by name."""
         own = {name: getattr(self, name) for name in _OPTIONAL}
         return {**{name: part for name, part in own.items() if part is not None}, **self.others}
@@ -227,8 +227,8 @@ class RunState:
         for number, (optimizer, one) in enumerate(zip(optimizers, state["optimizers"], strict=True)):
             parts.check_settings(_numbered(number), *(settings[_numbered(number)] for settings in times))
             parts.check_optimizer(_numbered(number), optimizer, one)
-        for name, part in stateful.items():
-            parts.check_other(name, part, saved[name])
+        for name, other in stateful.items():
+            parts.check_other(name, other, saved[name])
         self.position.check(state["position"])
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -257,19 +257,19 @@ def check_names(argument: str, values: Any, owner: str = _OWNER) -> None:
             raise ValueError(f"{owner}: names of {argument} must be texts, got {name!r}")
 
 
-def _check_part(name: str, part: Any, kind: type, *, optional: bool = False) -> None:
+def _check_part(name: str, part: object, kind: type, *, optional: bool = False) -> None:
     if not isinstance(part, kind) and not (optional and part is None):
         allowed = f"{kind.__name__} or None" if optional else kind.__name__
         raise ValueError(f"{_OWNER}: {name} must be a {allowed}, got {shown(part)}")
 
 
-def _check_optimizers(optimizer: Any) -> None:
+def _check_optimizers(optimizer: object) -> None:
     several = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     if not several or not all(isinstance(one, Optimizer) for one in several):
         raise ValueError(f"{_OWNER}: optimizer must be an Optimizer or a sequence of them, got {shown(optimizer)}")
 
 
-def _check_stateful(name: str, part: Any) -> None:
+def _check_stateful(name: str, part: object) -> None:
     """Check that a part has a state; without one the first save, maybe hours later, would fail."""
     methods = ("state_dict", "load_state_dict")
     if isinstance(part, type) or not all(callable(getattr(part, method, None)) for method in methods):

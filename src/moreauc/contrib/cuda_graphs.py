@@ -117,7 +117,7 @@ class GraphedStep:
         self._in_a_row = 0
         self._random = False
 
-    def __call__(self, batch: Any) -> Tensor:
+    def __call__(self, batch: object) -> Tensor:
         """Do one step; return the loss without gradient, shape `()`.
 
         Args:
@@ -153,7 +153,7 @@ class GraphedStep:
         self.recorded = True
         return self._recording.replay(batch)
 
-    def _ordinary(self, batch: Any) -> Tensor:
+    def _ordinary(self, batch: object) -> Tensor:
         return train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
 
     def _streams_on(self, device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
@@ -163,7 +163,7 @@ class GraphedStep:
             self._streams[device] = main, _stream_beside(main, device)
         return self._streams[device]
 
-    def _warm(self, batch: Any, device: torch.device) -> Tensor:
+    def _warm(self, batch: object, device: torch.device) -> Tensor:
         """Take an ordinary step on the stream of the recording, which torch requires before a recording.
 
         Autocast's cache is off, as in the recording: changing it would compile compiled code again.
@@ -185,7 +185,9 @@ class _Recording:
     It keeps no reference to its owner: a graph that waits for the garbage collector would hold its memory until then.
     """
 
-    def __init__(self, owner: GraphedStep, batch: Any, key: tuple[Any, ...], held: Held, device: torch.device) -> None:
+    def __init__(
+        self, owner: GraphedStep, batch: object, key: tuple[Any, ...], held: Held, device: torch.device
+    ) -> None:
         self.key, self.held = key, held
         self._criterion, self._overlap = owner.criterion, owner.overlap
         self._batch = mapped(batch, lambda value: torch.empty_like(value).copy_(value))
@@ -213,7 +215,7 @@ class _Recording:
                 errors.append(error)
                 raise
 
-    def replay(self, batch: Any) -> Tensor:
+    def replay(self, batch: object) -> Tensor:
         copy_into(self._batch, batch)
         if self._twin is not None:
             self._twin.align()

@@ -57,7 +57,7 @@ def check_hooks(owner: str, optimizer: Optimizer) -> None:
 
 
 def contents(
-    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, previous: Any
+    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, previous: object
 ) -> tuple[tuple[Any, ...], list[Tensor]]:
     """Return every number that a recording holds, and every tensor that it reads or writes and did not make.
 
@@ -112,7 +112,7 @@ def _hooks_of_all() -> Iterator[Any]:
         yield from getattr(module, name, {}).values()
 
 
-def _constant(value: Any, parameters: list[Tensor]) -> Any:
+def _constant(value: object, parameters: list[Tensor]) -> Any:
     """Return numbers and CPU tensors by value, since a recording reads them once; a replay reads other tensors."""
     if isinstance(value, tuple | list):
         return tuple(_constant(entry, parameters) for entry in value)
@@ -138,7 +138,7 @@ def _attributes(module: nn.Module) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+def mapped(value: object, function: Callable[[Tensor], Any]) -> Any:
     """Return a batch of the same form, each tensor changed by `function`."""
     if isinstance(value, Mapping):
         return {name: mapped(entry, function) for name, entry in value.items()}
@@ -148,7 +148,7 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     return function(value) if isinstance(value, Tensor) else value
 
 
-def form_of(batch: Any) -> Any:
+def form_of(batch: object) -> Any:
     """Return shapes and types of the tensors of a batch, and its other parts."""
     return mapped(batch, lambda value: (tuple(value.shape), value.dtype, value.device))
 

@@ -80,8 +80,8 @@ class StatefulCriterion(Callback):
         self.proximal = check_real(_OWNER, "proximal", proximal, low=0.0)
         self.restarts = [check_count(_OWNER, "restarts", epoch) for epoch in restarts]
         self._current: _Run | None = None
-        self._last: dict[str, Any] = {}  # the state at the end of the last run
-        self._loaded: dict[str, Any] = {}  # a state that is to be resumed from
+        self._last: dict[str, object] = {}  # the state at the end of the last run
+        self._loaded: dict[str, object] = {}  # a state that is to be resumed from
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check what can be known before anything has been restored or moved."""
@@ -102,7 +102,7 @@ class StatefulCriterion(Callback):
             text = "%s: the checkpoint has no state of it: previous weights and random states begin anew"
             _log.warning(text, _OWNER)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Keep previous weights if the loss needs them now; renew the reference point before some epochs."""
         self.run_of(pl_module).follow()
         self.run_of(pl_module).renew(trainer.current_epoch)
@@ -118,11 +118,11 @@ class StatefulCriterion(Callback):
         self._last = self.state_dict()
         self._release()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return what Lightning does not save itself; tensors and plain numbers only."""
         return self._last if self._current is None else self._current.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Take the state of a checkpoint, for when training starts."""
         self._last = self._loaded = state_dict
 
@@ -132,7 +132,7 @@ class StatefulCriterion(Callback):
             raise ValueError(f"{_OWNER}: trainer.fit must be under way, for the previous weights to be known")
         return self._current
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Hooks stay with the run they belong to; a copy may be made in one process only.
         last = self._last if self._current is None else self._current.state_dict(of_all=False)
         return {**self.__dict__, "_current": None, "_last": last}
@@ -143,7 +143,7 @@ class StatefulCriterion(Callback):
         self._current = None
 
 
-def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
+def criterion_loss(module: LightningModule, batch: object) -> Tensor:
     """Return the loss of a batch, for `training_step` of a module that trains with :class:`StatefulCriterion`.
 
     It calls the model, the model at its previous weights where the loss needs them, and the loss, as
@@ -236,7 +236,7 @@ class _Run:
             self.point.restart()
             self.renewed = epoch
 
-    def state_dict(self, *, of_all: bool = True) -> dict[str, Any]:
+    def state_dict(self, *, of_all: bool = True) -> dict[str, object]:
         """Return what Lightning does not save itself.
 
         Random states and gradients differ between processes. Lightning writes the state of the first process, which

@@ -143,12 +143,12 @@ class ResumableLoader:
         return f"{_OWNER}({self.loader!r}): epoch {self.epoch}, step {self.step}"
 
 
-def _place(sampler: Any) -> tuple[int, int]:
+def _place(sampler: object) -> tuple[int, int]:
     """Return the number of the process that a sampler is for, and of how many."""
     return int(getattr(sampler, "rank", 0)), int(getattr(sampler, "world_size", 1))
 
 
-def _positioned(loader: Any) -> list[Any]:
+def _positioned(loader: object) -> list[Any]:
     """Return the samplers of a loader that have a position, from the outermost to the one that holds it."""
     if not hasattr(loader, "__iter__"):
         raise ValueError(f"{_OWNER}: loader must be an iterable over batches, got {type(loader).__name__}")

@@ -32,7 +32,7 @@ def _left_out(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     made: list[Callable[..., Tensor]] = []
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Tensor:
+    def call(*args: object, **kwargs: object) -> Tensor:
         if not made:
             made.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
         return made[0](*args, **kwargs)
@@ -128,7 +128,7 @@ class DistributedCriterion(Criterion):
         return bool(getattr(self.criterion, "needs_previous", False))
 
     @_left_out
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Return the loss of the whole batch; arguments are this process's part of what the loss takes."""
         if self.exchange.size == 1:
             alone: Tensor = self.criterion(*args, **kwargs)
@@ -279,7 +279,7 @@ class _Joined(torch.autograd.Function):
         return grad[ctx.rows] * ctx.size, None, None, None
 
 
-def argument_names(criterion: Any) -> list[str]:
+def argument_names(criterion: object) -> list[str]:
     """Return the names of the arguments that the loss takes; they must be known and have rows."""
     owner = DistributedCriterion.__name__
     if not isinstance(criterion, nn.Module) or isinstance(criterion, DistributedCriterion):
@@ -326,17 +326,17 @@ def _repeatable(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(mode, warn_only=warn)
 
 
-def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _without_prefix(module: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
     """Name entries as the loss inside does, so that one process can load them without this class."""
     for key in [key for key in state if key.startswith(prefix + _PREFIX)]:
         state[prefix + key[len(prefix + _PREFIX) :]] = state.pop(key)
 
 
-def _note_loaded(module: DistributedCriterion, incompatible: Any) -> None:
+def _note_loaded(module: DistributedCriterion, incompatible: object) -> None:
     """Let the next call compare the states: this one may have been loaded in this process only."""
     module._loaded = True
 
 
-def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *args: Any) -> None:
+def _with_prefix(module: nn.Module, state: dict[str, object], prefix: str, *args: object) -> None:
     for key in [key for key in state if key.startswith(prefix)]:
         state[prefix + _PREFIX + key[len(prefix) :]] = state.pop(key)

@@ -125,7 +125,7 @@ class Exchange:
             for name in parts
         }
 
-    def gather_objects(self, value: Any, place: str = "an exchange of objects") -> list[Any]:
+    def gather_objects(self, value: object, place: str = "an exchange of objects") -> list[Any]:
         """Return small picklable objects of all processes, in the order of the processes."""
         if self.size == 1:
             return [value]
@@ -134,7 +134,7 @@ class Exchange:
         padded = torch.frombuffer(bytearray(packed.ljust(max(lengths), b"\0")), dtype=torch.uint8)
         return [pickle.loads(line.numpy().tobytes()) for line in self._all_gather(padded)]
 
-    def broadcast_object(self, value: Any, place: str = "an object of the first process") -> Any:
+    def broadcast_object(self, value: object, place: str = "an object of the first process") -> Any:
         """Return the picklable object of the first process in all processes."""
         if self.size == 1:
             return value
@@ -217,7 +217,7 @@ class Exchange:
             dist.all_gather(every, packed, group=self.group)
         return [_pieces(received.to(place), parts, line) for received, line in zip(every, shapes, strict=True)]
 
-    def __deepcopy__(self, memo: Any) -> Exchange:
+    def __deepcopy__(self, memo: object) -> Exchange:
         """Return this object: a copy is for the same processes."""
         return self
 
@@ -232,7 +232,7 @@ class ChecksumMismatch(ValueError):
     """Processes sent checksums that differ."""
 
 
-def _is_group(group: Any) -> bool:
+def _is_group(group: object) -> bool:
     """Return whether it is None or a group of torch; what processes outside of a new group get is refused later."""
     outside = dist.is_available() and group is dist.GroupMember.NON_GROUP_MEMBER
     return group is None or outside or isinstance(group, ProcessGroup)

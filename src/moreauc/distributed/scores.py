@@ -21,7 +21,7 @@ _PREDICT = "predict_scores"
 
 
 class _Meter(Protocol):
-    def merge(self, other: Any, /) -> Any: ...
+    def merge(self, other: object, /) -> Any: ...
 
 
 Meter = TypeVar("Meter", bound=_Meter)

@@ -212,7 +212,7 @@ class Checkpointer(Callback):
             raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {folder!r}")
         return self._checkpoints.load()
 
-    def _write(self, state: dict[str, Any]) -> None:
+    def _write(self, state: dict[str, object]) -> None:
         self._checkpoints.save(state)
 
     def _signal(self) -> int | None:
@@ -244,11 +244,11 @@ class DistributedCheckpointer(Checkpointer):
             saved |= {when: {**saved[when], **own} for when in ("start", "now") if when in saved}
         return saved
 
-    def _own_position(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+    def _own_position(self, saved: Mapping[str, Any]) -> dict[str, object]:
         """Return what was saved for this process, or what a new run has if the number of processes has changed."""
         every = saved.get(_PROCESSES, [{name: saved["position"][name] for name in _OWN}])
         if len(every) == self._exchange.size:
-            own: dict[str, Any] = every[self._exchange.rank]
+            own: dict[str, object] = every[self._exchange.rank]
             return own
         loader = self._state.position.loader
         now = random_states(loader)
@@ -343,7 +343,7 @@ class _CallbackStates:
         """Save no states from now on."""
         self._callbacks = {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the states that are not empty."""
         states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
         return {name: state for name, state in states.items() if state}

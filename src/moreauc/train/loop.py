@@ -69,7 +69,7 @@ def fit(
     proximal: float = 0.0,
     min_tpr: float | None = None,
     max_fpr: float | None = None,
-    validation_weight: Any = None,
+    validation_weight: object = None,
     score: Score | None = None,
     keep_best: bool = True,
     min_gain: float = 0.0,
@@ -321,7 +321,7 @@ def _run_epoch(state: TrainState, callbacks: Sequence[Callback]) -> None:
 
 
 def train_step(
-    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Any, previous: PreviousIterate | None = None
+    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: object, previous: PreviousIterate | None = None
 ) -> Tensor:
     """Do one step: scores, loss, backward, optimizer. Return the loss without gradient.
 
@@ -368,14 +368,16 @@ def open_batch(model: nn.Module, batch: Any) -> tuple[Any, list[Tensor], str]:
     return inputs, [labels, index], "previous_scores"
 
 
-def check_batch(owner: str, batch: Any) -> None:
+def check_batch(owner: str, batch: object) -> None:
     """Refuse anything but a batch of three parts."""
     if not isinstance(batch, tuple | list) or len(batch) != 3:
         size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
         raise ValueError(f"{owner}: batch must be (inputs, labels, index), got {size}")
 
 
-def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
+def loss_of(
+    owner: str, model: nn.Module, criterion: nn.Module, batch: object, previous: PreviousIterate | None
+) -> Tensor:
     """Return the loss of a batch, with the scores at the previous weights where the criterion needs them."""
     check_batch(owner, batch)
     inputs, others, name = open_batch(model, batch)
@@ -402,7 +404,13 @@ class _AgreedStop(Callback):
 
 
 def _check_optimization(
-    optimizer: Any, lr: Any, momentum: Any, weight_decay: Any, milestones: Sequence[Any], factor: Any, proximal: Any
+    optimizer: object,
+    lr: object,
+    momentum: object,
+    weight_decay: object,
+    milestones: Sequence[Any],
+    factor: object,
+    proximal: object,
 ) -> None:
     check_real(_OWNER, "proximal", proximal, low=0.0)
     for milestone in milestones:
@@ -417,7 +425,7 @@ def _check_optimization(
     check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
 
 
-def _check_saving(train: Any, checkpoint: Any, every: Any, resume: Any) -> None:
+def _check_saving(train: object, checkpoint: object, every: object, resume: object) -> None:
     check_flag(_OWNER, "resume", resume)
     if checkpoint is not None:
         check_folder(_OWNER, "checkpoint", checkpoint)
@@ -436,7 +444,7 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
             raise ValueError(f"{_OWNER}: callbacks must be objects of moreauc.train.Callback, got {kind}")
 
 
-def _check_processes(model: nn.Module, criterion: nn.Module, train: Any) -> Exchange | None:
+def _check_processes(model: nn.Module, criterion: nn.Module, train: object) -> Exchange | None:
     """Check that all processes have the same loss and draw the same batches; None for one process."""
     if not isinstance(criterion, DistributedCriterion) and parallel_of(model) is None:
         return None
@@ -449,7 +457,7 @@ def _check_processes(model: nn.Module, criterion: nn.Module, train: Any) -> Exch
     return exchange
 
 
-def _check_lengths(exchange: Exchange, name: str, batches: Any) -> None:
+def _check_lengths(exchange: Exchange, name: str, batches: object) -> None:
     every = exchange.gather_objects(length_of(batches), f"a comparison of {name}")
     if len({*every} - {None}) > 1:
         raise ValueError(f"{_OWNER}: {name} must have as many batches in all processes, got {every}")

@@ -44,7 +44,7 @@ class ModelSelector:
         patience: int | None,
         min_gain: float = 0.0,
         score: Score | None = None,
-        weight: Any = None,
+        weight: object = None,
         exchange: Exchange | None = None,
     ) -> None:
         self._score = validation_score(_OWNER, criterion, min_tpr, max_fpr, score, weight)
@@ -108,7 +108,7 @@ class ModelSelector:
         own = {"keep_best": self._keep_best, "min_gain": self._min_gain, "score": None}
         return {**data, **own, **self._score.settings}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the best weights, whole, their scores, and the epoch of the last improvement."""
         best = {name: gathered(value) for name, value in self._best.items()}
         start = None if self._start is None else torch.from_numpy(self._start)
@@ -130,7 +130,7 @@ def validation_score(
     min_tpr: float | None,
     max_fpr: float | None,
     score: Score | None,
-    weight: Any = None,
+    weight: object = None,
 ) -> TwoWayScore | UserScore:
     """Return what validation data are scored by; `owner` is named in errors."""
     if score is None:
@@ -146,7 +146,7 @@ class TwoWayScore:
     names = ("score", "wider_score", "auc", "gap")
 
     def __init__(
-        self, owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, weight: Any = None
+        self, owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, weight: object = None
     ) -> None:
         self._owner, region = owner, {"min_tpr": min_tpr, "max_fpr": max_fpr}
         self._weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float64)

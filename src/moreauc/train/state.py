@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from moreauc.optim import PreviousIterate, ProximalPoint
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
     from moreauc.train.selection import ModelSelector
 
@@ -95,7 +96,7 @@ class History:
         self.rows[:0] = [{**row, "phase": WARM_START} for row in before.rows]
         self.start_epoch = before.best_epoch
 
-    def add(self, **row: Any) -> None:
+    def add(self, **row: object) -> None:
         """Append a row."""
         self.rows.append(row)
 
@@ -103,13 +104,13 @@ class History:
         """Return one column over the epochs of the phase "train"; rows without it are left out."""
         return [row[name] for row in self.rows if row["phase"] == "train" and name in row]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return dict(sorted(asdict(self).items()))
 
     state_dict = to_dict
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Take everything from a checkpoint."""
         for entry in fields(self):
             setattr(self, entry.name, deepcopy(state[entry.name]))
@@ -119,7 +120,7 @@ class Schedule:
     """Divides the learning rate at milestones, and renews the reference point of a proximal term with it."""
 
     def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
-        self.scheduler: Any = MultiStepLR(optimizer, list(milestones), gamma=factor)
+        self.scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
         self._milestones = set(milestones)
         self.proximal = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
 
@@ -136,6 +137,15 @@ class Schedule:
         """Remove the hooks from the optimizer."""
         if self.proximal is not None:
             self.proximal.remove()
+
+
+class _Partial(TypedDict):
+    """Totals of an epoch that was interrupted."""
+
+    total: Tensor
+    loss: Tensor
+    lr: float
+    seconds: float
 
 
 class TrainState:
@@ -185,7 +195,7 @@ class TrainState:
         self.previous: PreviousIterate | None = None
         self.schedule: Schedule | None = None
         self.selector: ModelSelector | None = None
-        self._partial: dict[str, Any] | None = None  # totals of an epoch that was interrupted
+        self._partial: _Partial | None = None  # totals of an epoch that was interrupted
 
     def begin_phase(
         self, phase: str, criterion: nn.Module, optimizer: Optimizer, epochs: int, epochs_before: int = 0
@@ -219,7 +229,7 @@ class TrainState:
                 part.remove()
         self.previous = self.schedule = self.selector = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return phase, counts and totals; history, selector and position have states of their own."""
         partial = None
         if self.position.step:
@@ -233,8 +243,8 @@ class TrainState:
         self.steps_done, self.stop, partial = state["steps"], state["stop"], state["partial"]
         self._partial = None
         if partial is not None:
-            self._partial = {name: partial[name].clone() for name in ("total", "loss")}
-            self._partial |= {name: float(partial[name]) for name in ("lr", "seconds")}
+            total, loss = partial["total"].clone(), partial["loss"].clone()
+            self._partial = {"total": total, "loss": loss, "lr": float(partial["lr"]), "seconds": partial["seconds"]}
 
 
 class Callback:
@@ -258,11 +268,11 @@ class Callback:
     def on_end(self, state: TrainState | None) -> None:
         """After the last epoch or an error; `state` is None if no phase had begun."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return what a resumed run needs of this callback, as plain data; empty if nothing."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Take what :meth:`state_dict` returned; called after `on_begin`, and only if it was not empty."""
 
 
@@ -275,8 +285,8 @@ class ProgressBar(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
-        self._progress: Any = None
-        self._bar: Any = None
+        self._progress: Progress | None = None
+        self._bar: TaskID
         self._began = self._printed = 0.0
 
     def on_begin(self, state: TrainState) -> None:
@@ -310,7 +320,7 @@ class ProgressBar(Callback):
         """Leave the last line on the terminal."""
         if self._progress is not None:
             self._progress.stop()
-        self._progress = self._bar = None
+        self._progress = None
 
     def _show(self, state: TrainState, done: float) -> None:
         """Show how many epochs are done."""
