@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from moreauc.data import BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, WholeBags, collate_bags
+from moreauc.data import BagEvaluation, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
 from moreauc.methods import METHODS, build
 from moreauc.metrics import group_loss
 from moreauc.samplers import GroupSampler, PosNegSampler
@@ -112,7 +112,7 @@ def bags(method: str, workers: int) -> Parts:
     sampler = BagSampler(PosNegSampler(train.labels, num_positives=5, num_negatives=7))
     data = SampledBags(train, instances_per_bag=3)
     loader: DataLoader[Any] = DataLoader(data, batch_sampler=sampler, collate_fn=collate_bags, num_workers=workers)
-    validation, proximal = WholeBags(held, criterion.pooling), METHODS["bags"][method].proximal
+    validation, proximal = BagEvaluation(held, criterion.pooling), METHODS["bags"][method].proximal
     chosen = {"validation": validation, "proximal": proximal, **REGION}
     return Parts(criterion, loader, columns=criterion.pooling.columns, options=chosen)
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss, STACOLoss
-from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
+from moreauc.data import BagBatches, BagEvaluation, ListBags, TensorBatches
 from moreauc.data.scoring import on_device
 from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
 from moreauc.metrics import StreamingTPAUC
@@ -391,7 +391,7 @@ FITTED_BAGS = Case("bags", "rows", {"pooling": "attention", "gamma": 0.1})
 
 def run_fit(place: tuple[int, int] | None, case: Case = FITTED, **options) -> tuple[dict, dict]:
     run = Run(case, place)
-    validation = TensorBatches(X.flip(1), LABELS) if case is FITTED else WholeBags(make_bags(), "attention")
+    validation = TensorBatches(X.flip(1), LABELS) if case is FITTED else BagEvaluation(make_bags(), "attention")
     settings = {"epochs": 4, "warm_start_epochs": 2, "lr": 0.1, "seed": 0, **options}
     history = fit(run.model, run.criterion, run.batches, validation=validation, **settings)
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in history.rows]

@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 from moreauc.core.pooling import SmoothedMaxPooling
 from moreauc.data import (
     BagBatches,
+    BagEvaluation,
     BagInputs,
     BagSampler,
     FileBags,
     ListBags,
     SampledBags,
-    WholeBags,
     bag_scores,
     collate_bags,
     instance_outputs,
@@ -281,13 +281,13 @@ def test_a_bag_cut_in_parts_leaves_room_for_the_next():
 @pytest.mark.parametrize("shape", ["vector", "matrix"])
 def test_whole_bags_predict_scores_and_labels_and_leave_the_model_as_it_was(shape):
     bags, model = score_bags(), Net(1, shape)
-    whole = WholeBags(bags, "smoothed_max", temperature=0.5, chunk=50)
+    whole = BagEvaluation(bags, "smoothed_max", temperature=0.5, chunk=50)
     assert whole.labels.tolist() == LABELS and len(whole) == 8
     scores, labels = whole.predict(model, "cpu")
     assert labels.tolist() == LABELS
     assert torch.equal(scores, bag_scores(model, bags, SmoothedMaxPooling(0.5), chunk=50))
     assert model.training and model.dropout.training and not model.frozen.training
-    assert repr(whole) == f"WholeBags({bags!r}, SmoothedMaxPooling(temperature=0.5))"
+    assert repr(whole) == f"BagEvaluation({bags!r}, SmoothedMaxPooling(temperature=0.5))"
     scores += torch.ones(8, dtype=torch.float64, requires_grad=True)  # an ordinary tensor
 
 
@@ -338,9 +338,15 @@ def test_outputs_of_single_instances(columns, shape):
             r"bag_scores: chunk must be an integer of at least 1",
         ),
         (lambda: bag_scores(Net(1), [torch.ones(1, 3)], "mean"), r"bag_scores: bags must be Bags.*, got list"),
-        (lambda: WholeBags([torch.ones(1, 3)], "mean"), r"WholeBags: bags must be Bags.*, got list"),
-        (lambda: WholeBags(score_bags(), "smoothed_max", temperature=0.0), r"WholeBags: temperature must be a number"),
-        (lambda: WholeBags(score_bags(), "mean", chunk=0), r"WholeBags: chunk must be an integer of at least 1, got 0"),
+        (lambda: BagEvaluation([torch.ones(1, 3)], "mean"), r"BagEvaluation: bags must be Bags.*, got list"),
+        (
+            lambda: BagEvaluation(score_bags(), "smoothed_max", temperature=0.0),
+            r"BagEvaluation: temperature must be a number",
+        ),
+        (
+            lambda: BagEvaluation(score_bags(), "mean", chunk=0),
+            r"BagEvaluation: chunk must be an integer of at least 1, got 0",
+        ),
         (lambda: instance_outputs(Net(1), torch.ones(0, 3)), r"instances must be a tensor with .*, got shape \(0, 3\)"),
         (lambda: instance_outputs(Net(1), [[1.0]]), r"instances must be a tensor with .*, got list"),
         (lambda: instance_outputs(Net(1), torch.ones(2, 3), chunk=0), r"instance_outputs: chunk must be an integer"),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from moreauc._system import FileLock
 from moreauc.app.cli import app
-from moreauc.app.cli.saved import Saving, load_model
+from moreauc.app.cli.saved import SavingOptions, load_model
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 
@@ -293,18 +293,18 @@ def test_two_first_starts_in_one_folder(place, table, tmp_path, monkeypatch):
     """The second begins before the first has written anything, or when its training begins, on another table."""
     other = tmp_path / "other.csv"
     pd.read_csv(table).iloc[::-1].to_csv(other, index=False)
-    folder, original, outputs = tmp_path / "saved", getattr(Saving, place), []
+    folder, original, outputs = tmp_path / "saved", getattr(SavingOptions, place), []
     words = {
         name: arguments(source, "table", tmp_path / name, "--checkpoint", folder, "--epochs", 1)
         for name, source in (("a", table), ("b", other))
     }
 
     def meanwhile(self, *values, **facts):
-        monkeypatch.setattr(Saving, place, original)
+        monkeypatch.setattr(SavingOptions, place, original)
         outputs.append(RUNNER.invoke(app, words["b"]).output)
         return original(self, *values, **facts)
 
-    monkeypatch.setattr(Saving, place, meanwhile)
+    monkeypatch.setattr(SavingOptions, place, meanwhile)
     result = RUNNER.invoke(app, words["a"])
     assert result.exit_code == 0, result.output
     assert f"{folder}: another process is writing there" in outputs[0] and not (tmp_path / "b").exists()
@@ -360,7 +360,7 @@ def test_a_folder_is_read_only_when_it_is_locked(tmp_path, table, monkeypatch):
 
 def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
     (tmp_path / ".data.json.0a1b2c3d.part").write_text("{")
-    Saving(tmp_path).begin(table, {"a": "number"})
+    SavingOptions(tmp_path).begin(table, {"a": "number"})
     assert [path.name for path in tmp_path.iterdir()] == ["data.json"]
 
 

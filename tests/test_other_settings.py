@@ -24,7 +24,7 @@ from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
 from moreauc.checkpoint.loader import held_labels
 from moreauc.core.pooling import SmoothedMaxPooling
 from moreauc.criteria import CrossEntropyLoss, FCCOLoss, GroupDROLoss, GroupedLoss, MultiInstanceTPAUCLoss, PooledLoss
-from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches, WholeBags
+from moreauc.data import BagBatches, BagEvaluation, IndexedDataset, ListBags, TensorBatches
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import build
 from moreauc.models import MLP
@@ -299,7 +299,7 @@ def test_processes_have_the_same_checksums():
 def test_labels_of_bags_and_lists():
     bags = [ListBags([X[row : row + 2] for row in range(0, 60, 2)], labels) for labels in (Y[:30], OTHER_Y[:30])]
     sampler = PosNegSampler(Y[:30], num_positives=2, num_negatives=2)
-    for make in (lambda b: BagBatches(b, sampler, instances_per_bag=1), lambda b: WholeBags(b, "mean")):
+    for make in (lambda b: BagBatches(b, sampler, instances_per_bag=1), lambda b: BagEvaluation(b, "mean")):
         first, second = (held_labels(make(b)) for b in bags)
         assert list(first) == ["loader.labels"] and first != second and first == held_labels(make(bags[0]))
 

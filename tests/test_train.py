@@ -533,7 +533,7 @@ def test_validation_by_another_score_and_targets_of_any_kind():
 @pytest.mark.parametrize("kind", ["float64", "uint8"])
 def test_bags_of_other_types_and_models_that_return_pairs(kind):
     from moreauc import MultiInstanceTPAUCLoss
-    from moreauc.data import BagBatches, ListBags, WholeBags
+    from moreauc.data import BagBatches, BagEvaluation, ListBags
     from moreauc.models import InstanceMLP
 
     class Pair(nn.Module):
@@ -552,7 +552,7 @@ def test_bags_of_other_types_and_models_that_return_pairs(kind):
     for wrap in (lambda: InstanceMLP(3, attention=True), Pair):
         torch.manual_seed(0)
         criterion = MultiInstanceTPAUCLoss(bags.labels, min_tpr=0.5, max_fpr=0.5, pooling="attention", gamma=0.1)
-        history = fit(wrap(), criterion, train, validation=WholeBags(bags, "attention"), epochs=2, lr=0.01)
+        history = fit(wrap(), criterion, train, validation=BagEvaluation(bags, "attention"), epochs=2, lr=0.01)
         results.append((history["loss"], history["score"]))
     assert results[0] == results[1]
     with pytest.raises(ValueError, match="batches must hold whole bags"):

@@ -24,7 +24,7 @@ from moreauc._checks import NotFiniteError
 from moreauc.app.comparison import baseline
 from moreauc.app.report.bag_figures import plot_instance_weights
 from moreauc.app.report.pages import Report, Section, as_image
-from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
+from moreauc.data import BagBatches, BagEvaluation, Bags, digit_bags, instance_outputs, instance_weights
 from moreauc.methods import BASELINES, METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores
@@ -115,7 +115,7 @@ def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: 
         return {"score": found, **choice}
     model, choice = tune(candidate.settings(trials), partial(_train, candidate, parts, seed, epochs), "scores", what)
     pooling = METHODS["bags"][candidate.method].pooling or "mean"
-    scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
+    scores, labels = predict_scores(model, BagEvaluation(parts.test, pooling))
     result: Record = {"score": tpauc_score(labels.numpy(), scores.numpy(), **REGION), **choice}
     if parts.target is not None and pooling != "mean":
         result |= _heaviest(model, pooling, parts, scores.numpy(), keep=seed == 0)
@@ -133,7 +133,7 @@ def _train(
     features = parts.train.instances(0, torch.tensor([0])).shape[1]
     model = seeded(seed, InstanceMLP, features, attention=preset.pooling == "attention")
     sampler = PosNegSampler(labels, num_positives=BAGS, num_negatives=BAGS, seed=seed)
-    validation = WholeBags(parts.validation, preset.pooling or "mean")
+    validation = BagEvaluation(parts.validation, preset.pooling or "mean")
     try:
         history = fit(
             model,

@@ -5,7 +5,7 @@
 - :class:`ListBags`, :class:`FlatBags`, :class:`FileBags`: labelled bags of instances;
 - :class:`BagBatches`: batches of bags with a few instances of each; :class:`SampledBags` with :class:`BagSampler` and
   :func:`collate_bags`: the same through a `DataLoader`;
-- :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances;
+- :class:`BagEvaluation`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances;
 - :func:`load_example`, :func:`digit_bags`, :func:`planted_groups`: tables, bags and groups to try things on.
 
 Names are loaded on first use.
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
     from moreauc.data.batches import IndexedDataset, TensorBatches
     from moreauc.data.examples import digit_bags, load_example, planted_groups
-    from moreauc.data.scoring import WholeBags, bag_scores, instance_outputs, instance_weights
+    from moreauc.data.scoring import BagEvaluation, bag_scores, instance_outputs, instance_weights
 
 __all__ = [
     "BagBatches",
+    "BagEvaluation",
     "BagInputs",
     "BagSampler",
     "Bags",
@@ -32,7 +33,6 @@ __all__ = [
     "ListBags",
     "SampledBags",
     "TensorBatches",
-    "WholeBags",
     "bag_scores",
     "collate_bags",
     "digit_bags",
@@ -47,7 +47,7 @@ _HOMES = {
     "bags": {"Bags", "FileBags", "FlatBags", "ListBags"},
     "batches": {"IndexedDataset", "TensorBatches"},
     "examples": {"digit_bags", "load_example", "planted_groups"},
-    "scoring": {"WholeBags", "bag_scores", "instance_outputs", "instance_weights"},
+    "scoring": {"BagEvaluation", "bag_scores", "instance_outputs", "instance_weights"},
 }
 
 

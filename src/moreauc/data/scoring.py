@@ -57,7 +57,7 @@ def joined(outputs: Any) -> Any:
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """Data that scores itself, such as :class:`~moreauc.data.WholeBags`."""
+    """Data that scores itself, such as :class:`~moreauc.data.BagEvaluation`."""
 
     def predict(self, model: nn.Module, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
         """Return raw scores and labels, on the CPU."""
@@ -72,7 +72,7 @@ def predict_scores(
     Args:
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`. Where rows are not the first dimension of its
             outputs, its attribute `row_dim` says which they are.
-        batches: loader of `(inputs, labels, ...)` batches, or :class:`~moreauc.data.WholeBags`.
+        batches: loader of `(inputs, labels, ...)` batches, or :class:`~moreauc.data.BagEvaluation`.
         device: device of the model; inferred by default.
 
     Returns:
@@ -121,7 +121,7 @@ def _scored(model: nn.Module, batch: object, device: torch.device) -> tuple[Tens
         kind = f"{len(batch)} part" if isinstance(batch, tuple | list) else type(batch).__name__
         raise ValueError(f"{_OWNER}: batches must be (inputs, labels, ...), got {kind}")
     if isinstance(batch[0], BagInputs):
-        raise ValueError(f"{_OWNER}: batches must hold whole bags, moreauc.data.WholeBags, got BagBatches")
+        raise ValueError(f"{_OWNER}: batches must hold whole bags, moreauc.data.BagEvaluation, got BagBatches")
     scores = scores_of(model, on_device(batch[0], device)).double().cpu()
     labels = torch.as_tensor(batch[1]).reshape(-1).cpu()
     rows = scores.shape[_row_dim(model)] if scores.ndim else 1
@@ -135,7 +135,7 @@ def _row_dim(model: nn.Module | PreviousIterate) -> int:
     return int(getattr(model.model if isinstance(model, PreviousIterate) else model, "row_dim", 0))
 
 
-class WholeBags:
+class BagEvaluation:
     """Evaluation data: the scores of whole bags, not of a few instances of each.
 
     Args:
@@ -153,7 +153,7 @@ class WholeBags:
     Example:
         >>> from moreauc.data import ListBags
         >>> bags = ListBags([torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0]])], labels=[0, 1])
-        >>> WholeBags(bags, "mean").predict(nn.Identity())
+        >>> BagEvaluation(bags, "mean").predict(nn.Identity())
         (tensor([2., 5.], dtype=torch.float64), tensor([0, 1]))
     """
 
@@ -195,7 +195,7 @@ def bag_scores(
         model: maps instances `(T, ...)` to scores, `(T,)` or `(T, 1)`; for attention to `(T, 2)`, score and attention
             logit.
         bags: the bags.
-        pooling: as in :class:`WholeBags`.
+        pooling: as in :class:`BagEvaluation`.
         temperature: of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
         device: device of the model; inferred by default.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_finite
 from moreauc._settings import checksum
-from moreauc.data import BagBatches, WholeBags
+from moreauc.data import BagBatches, BagEvaluation
 from moreauc.data.bags import Bags, ListBags
 from moreauc.data.tables import as_frame
 from moreauc.data.texts import check_apart
@@ -44,8 +44,8 @@ class BagTask(RankingTask):
         sampler = balanced_batches(data.targets.cpu(), self.num_positives, self.num_negatives, seeds[0])
         return BagBatches(data.inputs, sampler, instances_per_bag=self.instances_per_bag, seed=seeds[1])
 
-    def validation(self, data: Data, loss: Any) -> WholeBags:
-        return WholeBags(data.inputs, loss.pooling, chunk=self.chunk)
+    def validation(self, data: Data, loss: Any) -> BagEvaluation:
+        return BagEvaluation(data.inputs, loss.pooling, chunk=self.chunk)
 
     def checksum(self, data: Data) -> str:
         """Return the checksum of one instance of each bag: bags may be larger than memory."""

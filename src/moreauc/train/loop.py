@@ -102,8 +102,8 @@ def fit(
         train: loader of `(inputs, labels, index)` batches: a `DataLoader`, a PyG loader,
             :class:`~moreauc.data.TensorBatches`, or :class:`~moreauc.data.BagBatches` for bags of instances. `index`
             are row numbers of the labels the criterion was built with.
-        validation: loader of `(inputs, labels, ...)` batches with both classes, or :class:`~moreauc.data.WholeBags`;
-            None to train without.
+        validation: loader of `(inputs, labels, ...)` batches with both classes, or
+            :class:`~moreauc.data.BagEvaluation`; None to train without.
         epochs: passes over `train` by `criterion`.
         optimizer: any optimizer of the model's parameters; or "sgd" for SGD with `lr`, `momentum` and `weight_decay`,
             or "adam" for AdamW with `lr` and `weight_decay`.

@@ -14,7 +14,15 @@ from moreauc._checks import check_choice, check_path, check_real, check_region
 from moreauc.app.baselines import fit_baseline
 from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.app.cli.options import SURROGATES, FitOptions
-from moreauc.app.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
+from moreauc.app.cli.saved import (
+    PAGE,
+    SavingOptions,
+    check_free,
+    default_folder,
+    locked_folders,
+    run_folder,
+    save_model,
+)
 from moreauc.app.report.pages import Report, Section
 from moreauc.app.report.verdict import histories_of, kept_epoch, warning_text
 from moreauc.app.tables.bags import BagTableTask
@@ -67,7 +75,7 @@ def _fit(options: FitOptions, out: Path) -> None:
     kind = choose_task(options)
     options = complete(options, kind)
     folder = None if options.checkpoint is None else check_path(_OWNER, "--checkpoint", options.checkpoint)
-    saving = Saving(folder, options.resume, options.save_every)
+    saving = SavingOptions(folder, options.resume, options.save_every)
     check_free(out, force=options.force, with_model=True)
     split = read_split(kind, options)
     task, test = split.task, split.test
@@ -97,7 +105,7 @@ def _fit(options: FitOptions, out: Path) -> None:
 
 
 def _train_all(
-    options: FitOptions, saving: Saving, split: Split[Any], inputs: Any, place: Path
+    options: FitOptions, saving: SavingOptions, split: Split[Any], inputs: Any, place: Path
 ) -> tuple[dict[str, Any], list[Any]]:
     """Train the model and the baselines; return estimators of ours by title, and the numbers of all on the test part.
 

@@ -288,7 +288,7 @@ def load_model(run: Path) -> SavedModel:
 
 
 @dataclass(frozen=True)
-class Saving:
+class SavingOptions:
     """The options --checkpoint, --resume and --save-every."""
 
     folder: Path | None = None  # where to save; each method that is trained has a folder in it. None to save nothing.
