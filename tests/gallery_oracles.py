@@ -1,14 +1,13 @@
 """The objectives of `examples/gallery` as plain loops over numbers that autograd follows (tensors of shape `()`).
 
-For each: the objective by its definition, and the parts `g` (or `h`), a noisy value of a block from a batch, and `f`.
-`w` is a list of numbers, which the first lines of each section explain. Algorithms 1 and 3 take their gradients by
-autograd here; nothing is shared with the library.
+For each: the objective by its definition, and `g`, a noisy value of a block from a batch. `w` is a list of numbers,
+which the first lines of each section explain. Nothing is shared with the library.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -45,11 +44,6 @@ def average_precision_g(i: int, w: Numbers, positives: Sequence[int], negatives:
     return [mean(others), mean([squared_hinge(w[k] - w[i]) for k in negatives])]
 
 
-def average_precision_f(u: Numbers, positives: int, negatives: int) -> Number:
-    expected = 1.0 + (positives - 1) * u[0]
-    return 1.0 - expected / (expected + negatives * u[1])
-
-
 # NDCG: scores of all items, query by query
 
 
@@ -71,16 +65,6 @@ def ndcg(w: Numbers, gain: Sequence[Sequence[float]], top_k: int | None) -> Numb
 def ndcg_g(block: int, w: Numbers, items: Sequence[int], of: int) -> Numbers:
     q, i = divmod(block, of)
     return [mean([squared_hinge(w[q * of + j] - w[block]) for j in items if j != i])]
-
-
-def ndcg_f(block: int, u: Numbers, gain: Sequence[Sequence[float]], top_k: int | None) -> Number:
-    q, i = divmod(block, len(gain[0]))
-    rank = 1.0 + (len(gain[0]) - 1) * u[0]
-    share = 1.0 if top_k is None else 1.0 / (1.0 + (rank / (top_k + 0.5)) ** 2)
-    best = sorted(gain[q], reverse=True)[:top_k]
-    ideal = sum(g / math.log2(place + 2) for place, g in enumerate(best))
-    relevant = sum(1 for g in gain[q] if g > 0)
-    return 1.0 - relevant * gain[q][i] * share * math.log(2) / (1.0 + rank).log() / ideal
 
 
 # one-way partial AUC: scores of the positives, then of the negatives; for CVaR then the positives' thresholds
@@ -159,10 +143,6 @@ def contrastive_g(i: int, w: Numbers, samples: Sequence[int], temperature: float
     return [*means, 2.0 * cosine(feature(w, 0, i), feature(w, 1, i))]
 
 
-def contrastive_f(u: Numbers, temperature: float) -> Number:
-    return temperature * u[0].log() + temperature * u[1].log() - u[2]
-
-
 # listwise cross entropy: scores of all items, query by query
 
 
@@ -180,15 +160,7 @@ def listwise_g(q: int, w: Numbers, relevant: Sequence[int], items: Sequence[int]
     return [mean([w[q * of + j].exp() for j in items]), mean([w[q * of + i] for i in relevant])]
 
 
-def listwise_f(u: Numbers, of: int) -> Number:
-    return (of * u[0]).log() - u[1]
-
-
 # CVaR of samples and of tasks: a prediction for each sample (of each task); `s` is the threshold
-
-
-def tail(u: Number, s: Number, fraction: float) -> Number:
-    return s + relu(u - s) / fraction
 
 
 def sample_cvar(w: Numbers, s: Number, target: Sequence[float], noise: Sequence[Sequence[float]], fraction: float):
@@ -213,94 +185,3 @@ def worst_partial_auc(w: Numbers, s: Number, positives: int, negatives: int, k: 
         own = partial_auc_kl(w[task * size : (task + 1) * size], positives, temperature)
         total = total + relu(own - s)
     return s + total / k
-
-
-# the algorithms
-
-
-def algorithm_1(
-    w: Sequence[float],
-    s: float,
-    g: Callable[..., Numbers],
-    f: Callable[..., Number],
-    batches: Sequence[tuple[Sequence[int], object]],
-    *,
-    tau: float,
-    gamma: float,
-    lr: float,
-) -> Iterator[tuple[float, list[float], float, dict[int, list[float]]]]:
-    """SONX; yields the value, w, s and u after each step. A batch is its blocks, and what `g` takes of it.
-
-    `g(i, w, batch)` is a noisy block and `f(i, u, s)` the outer function, with a parameter `s` that also descends.
-    """
-    before, u = list(w), {}
-    for blocks, batch in batches:
-        points, old = _leaves(w), [torch.tensor(x, dtype=torch.float64) for x in before]
-        gradient, value, slope_s, moved = [0.0] * len(points), 0.0, 0.0, dict(u)
-        for i in blocks:
-            now = g(i, points, batch)
-            change = [a.item() - b.item() for a, b in zip(now, g(i, old, batch), strict=True)]
-            row = u.get(i, [x.item() for x in now])
-            moved[i] = [(1 - tau) * r + tau * x.item() + gamma * c for r, x, c in zip(row, now, change, strict=True)]
-            rows, threshold = _leaves(row), torch.tensor(s, dtype=torch.float64, requires_grad=True)
-            result = f(i, rows, threshold)
-            *slopes, own = _slopes(result, [*rows, threshold])
-            for c, x in enumerate(_slopes(sum(a * b for a, b in zip(slopes, now, strict=True)), points)):
-                gradient[c] += x / len(blocks)
-            value += result.item() / len(blocks)
-            slope_s += own / len(blocks)
-        before, w = list(w), [x - lr * d for x, d in zip(w, gradient, strict=True)]
-        s, u = s - lr * slope_s, moved
-        yield value, list(w), s, dict(u)
-
-
-def algorithm_3(
-    w: Sequence[float],
-    s: float,
-    h: Callable[..., Number],
-    g: Callable[[Number], Number],
-    f: Callable[[Number, Number], Number],
-    batches: Sequence[tuple[Sequence[int], dict[int, Sequence[int]], object]],
-    *,
-    tau1: float,
-    tau2: float,
-    gamma1: float,
-    lr: float,
-) -> Iterator[tuple[float, list[float], float, dict[int, float], dict[tuple[int, int], float]]]:
-    """SONT with gamma2 = 0; yields the value, w, s, u and v after each step. A batch has the inner items of each."""
-    before, u, v = list(w), {}, {}
-    for outers, inners, batch in batches:
-        points, old = _leaves(w), [torch.tensor(x, dtype=torch.float64) for x in before]
-        gradient, value, slope_s, moved_u, moved_v = [0.0] * len(points), 0.0, 0.0, dict(u), dict(v)
-        for i in outers:
-            chain, level = 0.0, 0.0
-            for j in inners[i]:
-                now = h(i, j, points, batch)
-                row = v.get((i, j), now.item())
-                change = now.item() - h(i, j, old, batch).item()
-                moved_v[i, j] = (1 - tau1) * row + tau1 * now.item() + gamma1 * change
-                (leaf,) = _leaves([row])
-                middle = g(leaf)
-                level += middle.item() / len(inners[i])
-                chain = chain + _slopes(middle, [leaf])[0] * now / len(inners[i])
-            row = u.get(i, level)
-            moved_u[i] = (1 - tau2) * row + tau2 * level
-            leaf, threshold = _leaves([row, s])
-            result = f(leaf, threshold)
-            slope, own = _slopes(result, [leaf, threshold])
-            for c, x in enumerate(_slopes(slope * chain, points)):
-                gradient[c] += x / len(outers)
-            value += result.item() / len(outers)
-            slope_s += own / len(outers)
-        before, w = list(w), [x - lr * d for x, d in zip(w, gradient, strict=True)]
-        s, u, v = s - lr * slope_s, moved_u, moved_v
-        yield value, list(w), s, dict(u), dict(v)
-
-
-def _leaves(values: Sequence[float]) -> Numbers:
-    return [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in values]
-
-
-def _slopes(result: Number, points: Numbers) -> list[float]:
-    found = torch.autograd.grad(result, points, allow_unused=True, retain_graph=True)
-    return [0.0 if slope is None else slope.item() for slope in found]

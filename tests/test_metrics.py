@@ -206,8 +206,8 @@ def test_kinds_of_input():
 @pytest.mark.parametrize("seed", range(20))
 def test_tied_share_by_a_loop(seed):
     rng = np.random.default_rng(seed)
-    y_true, y_score = random_case(rng, low=3)
-    low, high = np.round(rng.uniform(0.0, 0.6), 1), np.round(rng.uniform(0.4, 1.0), 1)
+    y_true, y_score = random_case(rng, high=5)
+    low, high = np.round(rng.uniform(0.0, 0.6), 1), np.round(rng.uniform(0.2, 1.0), 1)
     k1, k2 = selected(y_true, low, high)
     upper, lower = sorted(y_score[y_true == 1]), sorted(y_score[y_true == 0], reverse=True)
     tied = sum(s in lower for s in upper[:k1]) + sum(s in upper for s in lower[:k2])
@@ -505,6 +505,12 @@ def test_the_error_of_a_difference_in_a_region_is_that_of_resampling():
         rows = np.concatenate(parts)
         drawn.append(tpauc_score(labels[rows], one[rows], **region) - tpauc_score(labels[rows], two[rows], **region))
     assert tpauc_difference(labels, one, two, **region)[1] == pytest.approx(np.std(drawn), rel=0.15)
+
+
+def test_an_error_in_a_region_of_one_row_of_each_class_depends_on_these():
+    labels, other = [0, 0, 0, 1, 1, 1], [1.0, 2.0, 6.0, 3.0, 4.0, 5.0]
+    every = [(2.0, 6.0, 10.0, 1.0, middle, 9.0) for middle in (5.0, 7.0)] + [(2.0, 4.0, 10.0, 1.0, 5.0, 9.0)]
+    assert len({tpauc_difference(labels, scores, other, min_tpr=0.6, max_fpr=0.4) for scores in every}) == 1
 
 
 # plot
