@@ -9,30 +9,35 @@ import copy
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from experiments.config import RegionOptions
 from experiments.files import save_figure
 from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
 from moreauc.app.report.pages import COLORS
+from moreauc.core.tables import Gamma
 from moreauc.data import TensorBatches
 from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
 from moreauc.theory import moreau_envelope
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-REGION: dict[str, Any] = {"min_tpr": 0.6, "max_fpr": 0.3}
+REGION: RegionOptions = {"min_tpr": 0.6, "max_fpr": 0.3}
 BLUE, RED = COLORS[:2]
 INK, QUIET, PALE = "#1c2430", "#66717f", "#e3e7eb"
 SEEDS, SEED_OF_PAIRS = 10, 2435
+Numbers = NDArray[np.float64]
+PlugIn = TypedDict("PlugIn", {"sizes": list[int], "true": float, "plug-in": list[float], "rows": list[float]})
 
 
 def made_up(rows: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -64,8 +69,9 @@ def train(seed: int) -> dict[str, Tensor]:
     torch.manual_seed(seed)
     begin = fit_cross_entropy(x, y)
     model = copy.deepcopy(begin)
-    options: dict[str, Any] = {"surrogate": "smooth_ramp", "link": "standardized", "threshold_lr": "quantile"}
-    criterion = TPAUCLoss(y, tau=0.5, gamma=0.1, **REGION, **options)
+    criterion = TPAUCLoss(
+        y, tau=0.5, gamma=0.1, surrogate="smooth_ramp", link="standardized", threshold_lr="quantile", **REGION
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     previous = PreviousIterate(model, optimizer)
     sampler = PosNegSampler(y, num_positives=32, num_negatives=128, seed=seed)
@@ -83,7 +89,7 @@ def train(seed: int) -> dict[str, Tensor]:
     return {name: part.detach().squeeze(1) for name, part in scores.items()}
 
 
-def scores_by_seed() -> dict[str, Any]:
+def scores_by_seed() -> dict[str, dict[str, list[float]]]:
     """Return the two-way partial AUC and the AUC of new rows, before and after, for each draw of the data."""
     _, y = made_up(20_000, 0)
     found: dict[str, dict[str, list[float]]] = {"TPAUC": {}, "AUC": {}}
@@ -181,7 +187,7 @@ def draw_pairs() -> Figure:
     return figure
 
 
-def plug_in(repeats: int = 2000) -> dict[str, Any]:
+def plug_in(repeats: int = 2000) -> PlugIn:
     """Return the objective of fixed scores, as estimated with batches of several sizes, and by rows that remember."""
     random = torch.Generator().manual_seed(0)
     positive = 0.5 + torch.randn(200, generator=random, dtype=torch.float64)
@@ -214,7 +220,7 @@ def plug_in(repeats: int = 2000) -> dict[str, Any]:
     return {"sizes": sizes, "true": outer(true), "plug-in": plain, "rows": rows}
 
 
-def draw_plug_in(found: dict[str, Any]) -> Figure:
+def draw_plug_in(found: PlugIn) -> Figure:
     """Draw why the mean of f is above f of the mean, and how far, by the size of a batch."""
     figure = Figure(figsize=(9.2, 3.9), layout="constrained")
     why, much = figure.subplots(1, 2)
@@ -234,11 +240,11 @@ def draw_plug_in(found: dict[str, Any]) -> Figure:
     why.set(xlabel="inner value $g$, noisy in a batch", ylabel="$f(g)$", ylim=(-0.3, 1.6))
     why.set_title("A bend turns noise into bias", fontsize=11)
     much.axhline(1.0, color=INK, linewidth=1.5, label="the objective")
-    for name, color, title in (
-        ("plug-in", RED, "the batch's own mean, plugged in"),
-        ("rows", BLUE, "a row that remembers, tau = 0.1"),
+    for means, color, title in (
+        (found["plug-in"], RED, "the batch's own mean, plugged in"),
+        (found["rows"], BLUE, "a row that remembers, tau = 0.1"),
     ):
-        values = np.array(found[name]) / found["true"]
+        values = np.array(means) / found["true"]
         much.plot(found["sizes"], values, color=color, marker="o", markersize=5, linewidth=2, label=title)
     much.set_xscale("log", base=2)
     much.set_xticks(found["sizes"], [str(size) for size in found["sizes"]])
@@ -251,7 +257,7 @@ def draw_plug_in(found: dict[str, Any]) -> Figure:
     return figure
 
 
-def track(gamma: float | str, steps: int = 400) -> dict[str, Any]:
+def track(gamma: Gamma, steps: int = 400) -> dict[str, Numbers]:
     """Return the inner values of moving weights, the observations and the rows of a table, by step.
 
     A fifth of the 50 blocks is in each batch. `g_i(w) = c_i + a_i w` is observed with noise in both numbers.
@@ -259,8 +265,8 @@ def track(gamma: float | str, steps: int = 400) -> dict[str, Any]:
     random = torch.Generator().manual_seed(3)
     blocks, batch = 50, 10
     c, a = torch.randn(2, blocks, generator=random, dtype=torch.float64)
-    criterion = FCCOLoss(blocks, lambda u, index: torch.relu(u), tau=0.1, gamma=gamma, initial=c).double()  # type: ignore[arg-type]
-    found: dict[str, Any] = {"true": [], "rows": [], "seen": []}
+    criterion = FCCOLoss(blocks, lambda u, index: torch.relu(u), tau=0.1, gamma=gamma, initial=c).double()
+    found: dict[str, list[Tensor]] = {"true": [], "rows": [], "seen": []}
     weight = before = 0.0
     for step in range(steps):
         index = torch.randperm(blocks, generator=random)[:batch]
@@ -281,7 +287,7 @@ def track(gamma: float | str, steps: int = 400) -> dict[str, Any]:
     return {name: torch.stack(part).numpy() for name, part in found.items()}
 
 
-def draw_table(runs: dict[str, dict[str, Any]]) -> Figure:
+def draw_table(runs: dict[str, dict[str, Numbers]]) -> Figure:
     """Draw one row of the table beside the value that it tracks, and the error of all rows."""
     figure = Figure(figsize=(9.2, 3.9), layout="constrained")
     one, every = figure.subplots(1, 2)

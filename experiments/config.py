@@ -7,11 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import product
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 Kind = Literal["molecules", "bags", "histology"]
 EXPERIMENTS: tuple[Kind, ...] = get_args(Kind)
 Setting = dict[str, Any]
+
+
+class RegionOptions(TypedDict):
+    """The region of the ROC square, as arguments of losses and scores."""
+
+    min_tpr: float
+    max_fpr: float
 
 
 @dataclass(frozen=True)
@@ -184,7 +191,7 @@ def parse_plan(text: str) -> Any:
     return _fixed(tomllib.loads(text))
 
 
-def _fixed(value: Any) -> Any:
+def _fixed(value: object) -> object:
     if isinstance(value, dict):
         return {key: _fixed(entry) for key, entry in value.items()}
     return tuple(map(_fixed, value)) if isinstance(value, list) else value
@@ -243,7 +250,7 @@ def make_experiment(name: Kind, raw: Mapping[str, Any]) -> Experiment:
     return plan
 
 
-def _tried(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _tried(entry: Mapping[str, Any]) -> Setting:
     """Return an entry with the settings of its grid in place of the grid."""
     others = {key: value for key, value in entry.items() if key != "grid"}
     return {**others, "settings": tuple(combinations(**entry["grid"]))}
@@ -291,7 +298,7 @@ def batch_of(dataset: DataSet) -> dict[str, int]:
     return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
 
 
-def made_of(plan: Experiment, dataset: DataSet, candidate: Candidate) -> dict[str, Any]:
+def made_of(plan: Experiment, dataset: DataSet, candidate: Candidate) -> Setting:
     """Return data, split, network, preset and recipe of a run."""
     own = {name: getattr(dataset, name) for name in ("source", "by", "width")}
     recipe = {"recipe": asdict(plan.recipe)} if candidate.recipe and plan.recipe is not None else {}

@@ -93,7 +93,7 @@ class Study(ABC):
     tiny: ClassVar[Mapping[str, Any]] = {}  # fields of a version that takes seconds
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Record:
         """What every run depends on; kept in each record."""
         return {name: getattr(self, name) for name in self.planned}
 

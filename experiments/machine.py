@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 _PATIENCE = 10.0  # seconds for an answer of git
 
 
-def where() -> dict[str, Any]:
+def where() -> dict[str, str | int | None]:
     """Return date, versions, kind of machine and threads, as they are at present."""
     return {
         "date": time.strftime("%Y-%m-%d"),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from experiments.config import Experiment, Kind, Setting, batch_of, load_experiment, made_of, own_epochs, smoke_plan
 from experiments.engine import Record, Setup, Study, Task
@@ -32,9 +32,9 @@ class PaperStudy(Study):
     partial: bool = True
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Record:
         """How all methods are trained."""
-        found: dict[str, Any] = json.loads(json.dumps({"training": asdict(self.experiment.training)}))
+        found: Record = json.loads(json.dumps({"training": asdict(self.experiment.training)}))
         return found
 
     def with_seeds(self, seeds: int) -> Self:

@@ -173,7 +173,7 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def load_graphs(name: str, folder: Path | None) -> Any:
+def load_graphs(name: str, folder: Path | None) -> molecules.Molecules:
     """Return molecules by name; "example" are made here."""
     return molecules.example_molecules() if name == "example" else molecules.load_molecules(name, folder)
 

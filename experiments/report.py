@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import sections
 from experiments.config import Experiment
+from experiments.engine import Record
 from experiments.files import save_figure
 from experiments.tables import Cell, Choice, Curve, Protocol, Records, Table, make_curves, make_table
 from moreauc.app.report.pages import COLORS, Report, Section
@@ -56,7 +56,7 @@ def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[
     return [*parts, *ends]
 
 
-def _results(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve]) -> dict[str, Any]:
+def _results(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve]) -> Record:
     return {
         "experiment": plan.name,
         "regions": plan.regions,
@@ -96,7 +96,7 @@ def _results(plan: Experiment, records: Records, tables: list[Table], curves: li
     }
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: Cell) -> Record:
     return {
         "mean": cell.mean,
         "std": cell.std,
@@ -110,7 +110,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _tests(table: Table) -> list[dict[str, Any]]:
+def _tests(table: Table) -> list[Record]:
     found = []
     for dataset, column in product(table.datasets, range(len(table.plan.regions))):
         remedy = table.remedy(dataset.name, column)
@@ -124,7 +124,7 @@ def _tests(table: Table) -> list[dict[str, Any]]:
     return found
 
 
-def _chosen(records: Records) -> list[dict[str, Any]]:
+def _chosen(records: Records) -> list[Record]:
     """Return the chosen setting and epoch of each run."""
     return [
         {
@@ -145,9 +145,9 @@ def draw_curves(plan: Experiment, curves: Sequence[Curve]) -> Figure:
         for number, curve in enumerate(curve for curve in curves if curve.dataset == dataset):
             epochs, (mean, spread) = np.arange(1, len(curve.training) + 1), curve.training.T
             label = curve.label + (f" ({curve.diverged} of {curve.runs} diverged)" if curve.diverged else "")
-            style: dict[str, Any] = {"color": COLORS[number % len(COLORS)], "marker": "o" if len(epochs) == 1 else None}
-            axes.plot(epochs, mean, linewidth=1.8, label=label, **style)
-            axes.fill_between(epochs, mean - spread, mean + spread, color=style["color"], alpha=0.12, linewidth=0)
+            color, marker = COLORS[number % len(COLORS)], "o" if len(epochs) == 1 else None
+            axes.plot(epochs, mean, linewidth=1.8, label=label, color=color, marker=marker)
+            axes.fill_between(epochs, mean - spread, mean + spread, color=color, alpha=0.12, linewidth=0)
         axes.set(xlabel="epoch", title=plan.datasets[dataset].title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)

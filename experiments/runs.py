@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from experiments.config import Ablation, Candidate, batch_of, made_of, own_epochs, training_on
+from experiments.engine import Record
 from experiments.machine import deterministic, device_name
 from experiments.parts import Parts, Run, make_parts
 from experiments.trial import SMOOTHED, Curves, Trial, Weights, pretrain, rounded, score_weights
 from moreauc.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from moreauc.methods import METHODS
-
-Record = dict[str, Any]
 
 
 def do_run(*, run: Run, candidate: Candidate) -> Record:
@@ -121,7 +119,7 @@ def _read_start(file: Path | None) -> Record | None:
 def _train(run: Run, candidate: Candidate, *, score_training: bool = False) -> tuple[Curves, Record]:
     """Train a method with all its settings; return the scores, and the entries that all records have."""
     plan, dataset = run.plan, run.dataset
-    pooling: Any = "mean" if plan.task == "rows" else METHODS["bags"][candidate.preset].pooling
+    pooling = ("mean" if plan.task == "rows" else METHODS["bags"][candidate.preset].pooling) or "mean"
     weights, scores = None, {}
     with deterministic():
         parts = make_parts(run, pooling)

@@ -16,13 +16,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.config import RegionOptions
 from experiments.files import save_figure
 from moreauc.app.report.pages import COLORS
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import SmoothRamp, SquaredHinge, Surrogate, scale_of
 from moreauc.metrics import tpauc_score
 
-REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
+REGION: RegionOptions = {"min_tpr": 0.5, "max_fpr": 0.5}
 RAMP, HINGE = SmoothRamp(0.2), SquaredHinge(1.0)
 PICTURE = Path(__file__).parents[1] / "docs/reports/surrogates/surrogates.png"
 

@@ -423,7 +423,7 @@ def make_curves(plan: Experiment, records: Sequence[Record]) -> list[Curve]:
     return curves
 
 
-def _curve(dataset: str, label: str, entries: list[dict[str, Any]]) -> Curve:
+def _curve(dataset: str, label: str, entries: list[Record]) -> Curve:
     moments = {part: _moments([entry[part] for entry in entries]) for part in ("training", "validation", "test")}
     diverged = sum(entry["training"][-1] is None for entry in entries)
     last = {part: (float(values[-1, 0]), float(values[-1, 1])) for part, values in moments.items()}

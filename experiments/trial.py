@@ -18,6 +18,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments.config import Candidate, Experiment, Recipe, Setting, training_on
+from experiments.engine import Record
 from experiments.machine import seeded
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts, Run
@@ -70,7 +71,7 @@ class Curves:
         settings = [self.settings[number] for number in kept]
         return Curves(settings, self.merit[kept], self.validation[kept], self.test[kept], self.auc[kept])
 
-    def choose(self, column: int, *, epochs: int = 1) -> dict[str, Any]:
+    def choose(self, column: int, *, epochs: int = 1) -> Record:
         """Return the setting and the epoch that are best in validation, and their scores.
 
         Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch. Where every setting
@@ -99,7 +100,7 @@ class Curves:
                 return self._cautious(found, column, (best, epoch))
         return self._cautious(dict.fromkeys(("setting", "epoch", "validation", "test", "last")), column)
 
-    def _cautious(self, found: dict[str, Any], column: int, place: tuple[int, int] | None = None) -> dict[str, Any]:
+    def _cautious(self, found: Record, column: int, place: tuple[int, int] | None = None) -> Record:
         """Return a choice, or the start of a recipe row if it is not better by the required standard errors."""
         if self.start is None or self.lead is None or self.test_error is None:
             return found
@@ -108,11 +109,11 @@ class Curves:
         scores = {name: rounded(values[column]) for name, values in self.start.items()}
         return {"setting": None, "epoch": 0, **scores, "last": scores["test"], "error": 0.0, "plain": found["test"]}
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[Record]:
         """Return for each setting its best validation score in each region, and why it diverged, if it did."""
         rows = []
         for setting, merit, error in zip(self.settings, self.merit, self.errors, strict=True):
-            row: dict[str, Any] = {**setting, "merit": [rounded(value) for value in merit.max(axis=0)]}
+            row: Record = {**setting, "merit": [rounded(value) for value in merit.max(axis=0)]}
             if error is None and not np.isfinite(merit).any():  # the last step of the first epoch may do this
                 error = "scores of the validation rows must be finite, got none that are"
             rows.append(row if error is None else {**row, "error": error})
@@ -177,13 +178,13 @@ class Trial:
         model.to(self.run.device)
         guarded = [_GuardedLoss(_criterion(plan, self.candidate, setting, parts.labels)) for setting in settings]
         rates = [float(setting.get("lr", training.lr)) for setting in settings]
-        options: dict[str, Any] = {"lr": max(rates), "weight_decay": training.weight_decay}
+        lr, decay = max(rates), training.weight_decay
         weights = list(model.parameters())
         optimizer: Optimizer
         if training.optimizer == "adam":
-            optimizer = AdamW(weights, **options)
+            optimizer = AdamW(weights, lr=lr, weight_decay=decay)
         else:
-            optimizer = SGD(weights, momentum=training.momentum, **options)
+            optimizer = SGD(weights, lr=lr, momentum=training.momentum, weight_decay=decay)
         copies = CopyRates(optimizer, [rate / max(rates) for rate in rates]) if len(set(rates)) > 1 else None
         recorder = _Recorder(plan, parts, training.epochs, self.score_training)
         if self.candidate.recipe and plan.recipe is not None:

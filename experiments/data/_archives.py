@@ -39,7 +39,7 @@ class _Capped(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         found = self._file.read(min(len(buffer), self._left + 1))
         self._left -= len(found)
         if self._left < 0:

@@ -7,7 +7,6 @@ dollars?); Larson, Mattu, Kirchner and Angwin, How We Analyzed the COMPAS Recidi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -87,7 +86,7 @@ def _adult_table(place: Path, name: str) -> pd.DataFrame:
     return table
 
 
-def _check_counts(owner: str, name: str, labels: pd.Series, *, negative: Any, positive: Any) -> None:
+def _check_counts(owner: str, name: str, labels: pd.Series, *, negative: object, positive: object) -> None:
     counts = (len(labels), int((labels == positive).sum()))
     if counts != GROUP_SETS[name] or not labels.isin([negative, positive]).all():
         raise ValueError(f"{owner}: {name} must have {GROUP_SETS[name]} rows and positives, got {counts}")

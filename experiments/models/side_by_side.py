@@ -173,11 +173,11 @@ class CopyRates:
             handle.remove()
 
     @torch.no_grad()
-    def _keep(self, *args: Any) -> None:
+    def _keep(self, *args: object) -> None:
         torch._foreach_copy_(self._before, self._parameters)
 
     @torch.no_grad()
-    def _scale(self, *args: Any) -> None:
+    def _scale(self, *args: object) -> None:
         moved = torch._foreach_sub(self._parameters, self._before)
         torch._foreach_mul_(moved, self._factors)
         torch._foreach_add_(self._before, moved)

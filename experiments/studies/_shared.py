@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from experiments.engine import Record
 
 
-def split_rows(strata: Any, seed: int) -> list[Any]:
+def split_rows(strata: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
     """Return the rows of training, validation and test, 60 : 20 : 20 in each stratum."""
     rest, test = train_test_split(np.arange(len(strata)), test_size=0.2, stratify=strata, random_state=seed)
     train, validation = train_test_split(rest, test_size=0.25, stratify=strata[rest], random_state=seed)
@@ -45,7 +46,7 @@ def tune(
     return model, {"validation": found["validation"], "setting": setting, "tried": tried}
 
 
-def mean_and_std(values: Sequence[float]) -> dict[str, Any]:
+def mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
     """Return the mean and, with n - 1 below, the standard deviation; None for that of one value."""
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
 

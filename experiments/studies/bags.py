@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 from torch import nn
 
-from experiments.config import combinations
+from experiments.config import RegionOptions, Setting, combinations
 from experiments.data.mil import load_fox, load_musk2, standardize_instances
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
@@ -24,6 +24,7 @@ from moreauc._checks import NotFiniteError
 from moreauc.app.comparison import baseline
 from moreauc.app.report.bag_figures import plot_instance_weights
 from moreauc.app.report.pages import Report, Section, as_image
+from moreauc.core.pooling import PoolingName
 from moreauc.data import BagBatches, BagEvaluation, Bags, digit_bags, instance_outputs, instance_weights
 from moreauc.methods import BASELINES, METHODS, build
 from moreauc.metrics import tpauc_score
@@ -33,7 +34,7 @@ from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
 
 Numbers = NDArray[Any]
-REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
+REGION: RegionOptions = {"min_tpr": 0.5, "max_fpr": 0.5}
 RATES = (0.003, 0.001, 0.01)
 BAGS, INSTANCES = 8, 4
 _FEW = ("sont_att", "sont_mean", "ce_att")  # methods of the tiny version
@@ -54,10 +55,10 @@ class BagCandidate:
     name: str
     title: str
     method: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Setting = field(default_factory=dict)
     literal: bool = False
 
-    def settings(self, number: int) -> list[dict[str, Any]]:
+    def settings(self, number: int) -> list[Setting]:
         """Return the first `number` settings to try.
 
         Learning rates with the values of the first option of its grid; draws from the grid for a baseline.
@@ -170,7 +171,7 @@ def _bag_scores(model: Any, bags: Bags) -> Numbers:
     return np.asarray(model.predict_proba(bags)[:, 1])
 
 
-def _heaviest(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, keep: bool) -> dict[str, Any]:
+def _heaviest(model: nn.Module, pooling: PoolingName, parts: Parts, scores: Numbers, *, keep: bool) -> Record:
     """Return in how many positive test bags the heaviest instance is the target, and two bags to show."""
     positives = np.flatnonzero(parts.test.labels.numpy() == 1)
     target = parts.target or []
@@ -186,7 +187,7 @@ def _heaviest(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, 
             "target": [bool(value) for value in target[bag]],
             "pixels": [[round(float(value), 2) for value in row] for row in instances],
         }
-    result: dict[str, Any] = {"target_found": float(np.mean(found))}
+    result: Record = {"target_found": float(np.mean(found))}
     if keep:  # the positive bags with the highest and the lowest score
         order = positives[np.argsort(scores[positives])]
         result["bags"] = {"highest": seen[int(order[-1])], "lowest": seen[int(order[0])]}

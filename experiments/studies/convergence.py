@@ -23,7 +23,8 @@ from experiments.studies import convergence_page as page
 from moreauc.app.report.pages import Report
 from moreauc.core.tables import Gamma
 from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Subgradient, ThreeLevelProblem, minimize
-from moreauc.solver.methods import Method
+from moreauc.solver._minimize import Run
+from moreauc.solver.methods import Method, Schedule
 
 METHODS = ("table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in", "full subgradient")
 _GAMMAS: dict[str, Gamma] = dict(zip(METHODS, ("theory", 0.1, 0.0), strict=False))
@@ -97,7 +98,7 @@ class ConvergenceStudy(Study):
         page.draw(parts, out)
         return Report(self.title, "", {**self.plan, **parts}, page.sections(parts))
 
-    def _task(self, place: dict[str, Any], problem: Make, method: Method, lr: Any, steps: int, **options: Any) -> Task:
+    def _task(self, place: Record, problem: Make, method: Method, lr: Schedule, steps: int, **options: Any) -> Task:
         options = {"seeds": range(self.seeds), **options}
         return Task(
             place,
@@ -110,7 +111,7 @@ class ConvergenceStudy(Study):
             for label in METHODS:
                 place = {"part": "methods", "problem": name, "method": label}
                 method = make_method(label, problem(), PowerDecay(tau))
-                options: dict[str, Any] = {"samples_per_batch": samples, "records": self.points}
+                options: Record = {"samples_per_batch": samples, "records": self.points}
                 if label == "full subgradient":  # draws nothing, and costs hundreds of times more a step
                     options["seeds"] = [0]
                     yield self._task(place, problem, method, PowerDecay(lr, delay=10.0), self.steps // 10, **options)
@@ -142,7 +143,7 @@ class ConvergenceStudy(Study):
                 yield self._task(place, problem, method, named["lr"], steps, **options)
 
 
-def solve(*, part: str, problem: Make, method: Method, lr: Any, steps: int, **options: Any) -> Record:
+def solve(*, part: str, problem: Make, method: Method, lr: Schedule, steps: int, **options: Any) -> Record:
     """Run a method on a problem, all seeds side by side, and return means and spreads."""
     made = _made(problem)
     found = _summary(made, minimize(made, method, lr=lr, steps=steps, **options))
@@ -177,11 +178,11 @@ def make_method(label: str, problem: KnownOptimum, tau: PowerDecay) -> Method:
     return SONX(tau=tau, gamma=gamma)
 
 
-def _summary(problem: KnownOptimum, run: Any) -> dict[str, Any]:
+def _summary(problem: KnownOptimum, run: Run) -> Record:
     """Means over seeds, and their spread, as plain data."""
     optimum = problem.optimum.value
     late = run.step >= run.step[-1] // 2
-    result: dict[str, Any] = {
+    result: Record = {
         "options": run.options,
         "step": run.step.tolist(),
         "samples": run.samples.tolist(),
@@ -198,11 +199,13 @@ def _summary(problem: KnownOptimum, run: Any) -> dict[str, Any]:
     return result
 
 
-def _bound(problem: CVaRAbsoluteLoss, run: Any) -> list[float]:
+def _bound(problem: CVaRAbsoluteLoss, run: Run) -> list[float]:
     """The lemma's bound on the table error at the recorded steps, for runs with constant parameters (else empty)."""
     tau, gamma, lr = (run.options.get(name) for name in ("tau", "gamma", "lr"))
     if not isinstance(tau, float) or not isinstance(lr, float) or gamma not in ("theory", 0.0):
         return []
+    blocks, samples = run.options["outer_per_batch"], run.options["samples_per_batch"]
+    assert isinstance(blocks, int) and isinstance(samples, int)
     return [
         sonx_table_bound(
             moving_average=gamma == 0.0,
@@ -211,8 +214,8 @@ def _bound(problem: CVaRAbsoluteLoss, run: Any) -> list[float]:
             tau=tau,
             lr=lr,
             num_blocks=problem.num_outer,
-            blocks_per_batch=run.options["outer_per_batch"],
-            samples_per_block=run.options["samples_per_batch"],
+            blocks_per_batch=blocks,
+            samples_per_block=samples,
             sigma=run.noise,
             lipschitz=problem.lipschitz_inner,
             gradient_bound=problem.lipschitz_outer * problem.lipschitz_inner,

@@ -92,7 +92,7 @@ def draw(parts: Parts, out: Path) -> None:
     save_figure(_draw_bounds(parts["bounds"]), out / "bounds.png", dpi=_DPI)
 
 
-def _panel(axis: Axes, **options: Any) -> None:
+def _panel(axis: Axes, **options: str) -> None:
     axis.set(xscale="log", yscale="log", **options)
     axis.grid(alpha=0.25)
 

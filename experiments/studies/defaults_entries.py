@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -17,6 +17,14 @@ from moreauc.data.tabular import TableEncoder
 from moreauc.methods import BASELINES
 
 Options = Mapping[str, Any]
+
+
+class Model(Protocol):
+    """An unfitted classifier; `decision_function` or `predict_proba` scores rows once it is fitted."""
+
+    def fit(self, X: Any, y: Any, /) -> object:
+        """Train on rows and their labels."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,51 +41,52 @@ class Entry:
     """
 
     title: str
-    make: Callable[[Options, Region, int, bool], Any]
+    make: Callable[[Options, Region, int, bool], Model]
     settings: tuple[Options, ...] = ({},)
     regional: bool = False
     random: bool = True
     network: bool = False
 
 
-def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Model:
     return TPAUCClassifier(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-def _linear(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+def _linear(options: Options, region: Region, seed: int, sparse: bool) -> Model:
     return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-def _booster(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+def _booster(options: Options, region: Region, seed: int, sparse: bool) -> Model:
     given = {"booster_options": {"n_jobs": 1}, **options}
     return TPAUCBooster(min_tpr=region[0], max_fpr=region[1], random_state=seed, **given)
 
 
-def _forest(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+def _forest(options: Options, region: Region, seed: int, sparse: bool) -> Model:
     return TPAUCForest(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-def _auto(options: Options, region: Region, seed: int, sparse: bool, models: Sequence[str] | None = None) -> Any:
+def _auto(options: Options, region: Region, seed: int, sparse: bool, models: Sequence[str] | None = None) -> Model:
     given = {"trees": {"booster_options": {"n_jobs": 1}}, "mlp": options}  # the forest has one thread by itself
     return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], models=models, random_state=seed, model_options=given)
 
 
-def _bags(loss: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
+def _bags(loss: str, options: Options, region: Region, seed: int, sparse: bool) -> Model:
     return MultiInstanceClassifier(loss=loss, min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-def _statistics(name: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    return BASELINES["bags"][name].make(options, seed)
+def _statistics(name: str, options: Options, region: Region, seed: int, sparse: bool) -> Model:
+    model: Model = BASELINES["bags"][name].make(options, seed)
+    return model
 
 
-def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    model = LogisticRegression(**{"max_iter": 1000, **options})
-    return model if sparse else make_pipeline(TableEncoder(), model)
+def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Model:
+    model: Model = LogisticRegression(**{"max_iter": 1000, **options})
+    return model if sparse else _piped(TableEncoder(), model)
 
 
-def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    given: dict[str, Any] = {**options, "n_jobs": 1, "random_state": seed}
-    model: Any
+def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool) -> Model:
+    given = {**options, "n_jobs": 1, "random_state": seed}
+    model: Model
     if kind == "lightgbm":
         from lightgbm import LGBMClassifier
 
@@ -88,7 +97,12 @@ def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool)
         model = XGBClassifier(**given, verbosity=0)
     else:
         model = RandomForestClassifier(**given)
-    return model if sparse else make_pipeline(TableEncoder(standardize=False), model)
+    return model if sparse else _piped(TableEncoder(standardize=False), model)
+
+
+def _piped(encoder: TableEncoder, model: Model) -> Model:
+    piped: Model = make_pipeline(encoder, model)
+    return piped
 
 
 _POOLED = {"sont_att": "SONT (attention)", "sont_smx": "SONT (smoothed max)", "ce_att": "CE (attention)"}

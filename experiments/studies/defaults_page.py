@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
 from experiments.data.fingerprints import FINGERPRINT_SETS
@@ -35,7 +36,7 @@ def summary(
     tables: Mapping[str, Sequence[str]],
     regions: Sequence[Sequence[float]],
     unranked: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Record:
     """Return the cells (table, region and candidate), and for each part standings and paired tests.
 
     In each part, the candidates are those that have records there, and the tables those that all of them have records
@@ -241,9 +242,10 @@ def _against(cells: Sequence[Record], ours: Sequence[str]) -> list[Record]:
     return rows
 
 
-def _scores(cells: Iterable[Record]) -> Any:
+def _scores(cells: Iterable[Record]) -> NDArray[np.float64]:
     """Return the scores by seed, the mean over regions where there are several."""
-    return np.mean([cell["scores"] for cell in cells], axis=0)
+    means: NDArray[np.float64] = np.mean([cell["scores"] for cell in cells], axis=0)
+    return means
 
 
 def standing_table(results: Record, half: str, extra: str | None = None) -> tuple[list[str], list[list[str]]]:

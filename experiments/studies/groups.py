@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from experiments.config import combinations
+from experiments.config import Setting, combinations
 from experiments.data.groups import load_adult, load_compas
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
@@ -75,7 +75,7 @@ class GroupStudy(Study):
         places = combinations(dataset=[self.dataset], method=_TITLES, seed=range(self.seeds))
         return [Task(place, tune_and_test, {"study": self, **place, "folder": setup.data}) for place in places]
 
-    def settings(self, method: str) -> list[dict[str, Any]]:
+    def settings(self, method: str) -> list[Setting]:
         """Return the settings of a method.
 
         Step sizes, samplers, starts, and two values of a method's option, if it has one. ERM has plain batches only:
@@ -224,7 +224,7 @@ def _scores(model: Any, data: GroupData) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(model.decision_function(data.X)), labels
 
 
-def _measure(model: Any, test: GroupData, top_k: int) -> dict[str, Any]:
+def _measure(model: Any, test: GroupData, top_k: int) -> Record:
     scores, labels = _scores(model, test)
     losses, right = sample_losses(scores, labels), (scores > 0).numpy().astype(int)
     arguments: tuple[Any, Any, Any] = (labels.numpy(), right, test.groups)

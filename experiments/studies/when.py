@@ -249,7 +249,7 @@ def train_best(
     return best
 
 
-def summary(records: Sequence[Record]) -> dict[str, Any]:
+def summary(records: Sequence[Record]) -> Record:
     """Return each run's gains, mean over seeds, and their means by condition and by network."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
@@ -274,7 +274,7 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     return {"runs": runs, "by_condition": by_condition, "by_capacity": by_capacity, "by_fit": by_fit}
 
 
-def _is(run: Record, change: str, value: Any) -> bool:
+def _is(run: Record, change: str, value: object) -> bool:
     """Return whether a run differs from the centre in this entry only, or in none."""
     wanted = {**CENTRE, **({change: value} if change else {})}
     low, high = wanted["region"]

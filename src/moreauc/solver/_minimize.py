@@ -51,7 +51,7 @@ class Run:
     drawn: Tensor
     drawn_step: Tensor
     noise: float = math.nan
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, str | int | float | None] = field(default_factory=dict)
 
 
 class Recorder:
@@ -90,7 +90,9 @@ class Recorder:
         ]
         return torch.tensor(norms, dtype=torch.float64)
 
-    def finish(self, last: Tensor, drawn: Tensor, drawn_step: Tensor, options: dict[str, object]) -> Run:
+    def finish(
+        self, last: Tensor, drawn: Tensor, drawn_step: Tensor, options: dict[str, str | int | float | None]
+    ) -> Run:
         step = torch.tensor(self.steps)
         history = {name: torch.stack([row[name] for row in self.rows], dim=1) for name in self.rows[0]}
         return Run(
@@ -202,7 +204,7 @@ def minimize(
             optimizer.step()
             advance(1)
     recorder.record(steps)
-    options: dict[str, object] = {
+    options: dict[str, str | int | float | None] = {
         "method": repr(method),
         "lr": lr if isinstance(lr, float) else repr(lr),
         "steps": steps,
