@@ -184,16 +184,10 @@ def test_batches_pickle():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (
-            lambda: BagBatches([torch.ones(1, 1)], [[0]], instances_per_bag=1),
-            r"SampledBags: bags must be Bags.*got list",
-        ),
+        (lambda: BagBatches([torch.ones(1, 1)], [[0]], instances_per_bag=1), r"SampledBags: bags must be Bags.*got"),
         (lambda: BagBatches(make_bags(), 3, instances_per_bag=1), r"BagSampler: sampler must be an iterable .*got int"),
         (lambda: BagBatches(make_bags(), [[0]], instances_per_bag=0), r"instances_per_bag must be an integer of at l"),
-        (
-            lambda: BagBatches(make_bags(), [[0]], instances_per_bag=1, seed=-1),
-            r"seed must be an integer of at least 0",
-        ),
+        (lambda: BagBatches(make_bags(), [[0]], instances_per_bag=1, seed=-1), r"seed must be an integer of at least"),
         (lambda: list(BagBatches(make_bags(), [[0, 8]], instances_per_bag=1)), r"bag must lie in \[0, 8\), got 8"),
         (lambda: list(BagBatches(make_bags(), [[-1]], instances_per_bag=1)), r"bag must lie in \[0, 8\), got -1"),
         (lambda: BagSampler([[0]]).set_epoch(-1), r"BagSampler: epoch must be an integer of at least 0, got -1"),
@@ -333,10 +327,7 @@ def test_outputs_of_single_instances(columns, shape):
         (lambda: bag_scores(Pair(), score_bags(), "mean"), r"model must return 1 column for mean pooling.* from Pair"),
         (lambda: bag_scores(Triple(), score_bags(), "mean"), r"must return a tensor with .* got tuple from Triple"),
         (lambda: bag_scores(Net(1), score_bags(), "max"), r"bag_scores: pooling must be one of .*, got 'max'"),
-        (
-            lambda: bag_scores(Net(1), score_bags(), "mean", chunk=0),
-            r"bag_scores: chunk must be an integer of at least 1",
-        ),
+        (lambda: bag_scores(Net(1), score_bags(), "mean", chunk=0), r"bag_scores: chunk must be an integer of at"),
         (lambda: bag_scores(Net(1), [torch.ones(1, 3)], "mean"), r"bag_scores: bags must be Bags.*, got list"),
         (lambda: BagEvaluation([torch.ones(1, 3)], "mean"), r"BagEvaluation: bags must be Bags.*, got list"),
         (

@@ -174,9 +174,7 @@ def test_files_of_something_else(small):
     with pytest.raises(ValueError, match=r"load_compas: the group of a row must be one of African.*, got 'Martian'"):
         load_compas(small)
     write(small / "groups", "compas-scores-two-years.csv.gz", ["sex,age,race", "Male,2,Other"])
-    with pytest.raises(
-        ValueError, match=r"must have the columns of the set, got none named \['c_charge_degree', .*two_"
-    ):
+    with pytest.raises(ValueError, match=r"must have the columns of the set, got none named \['c_charge_degree'"):
         load_compas(small)
 
 

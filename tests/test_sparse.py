@@ -149,9 +149,7 @@ def test_what_is_refused():
         quick().fit(csr_matrix(missing), y)
     with pytest.raises(ValueError, match="X must have no missing values, as the sparse matrix in fit, got NaN"):
         quick().fit(csr_matrix(X), y).predict(missing)
-    with pytest.raises(
-        ValueError, match=r"must be an array or a DataFrame, as in fit, got a sparse matrix; call its to"
-    ):
+    with pytest.raises(ValueError, match=r"must be an array or a DataFrame, as in fit, got a sparse matrix; call its"):
         quick().fit(X, y).predict(csr_matrix(X))
     frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(30)])
     with pytest.warns(UserWarning, match="feature names"):

@@ -179,11 +179,7 @@ def test_no_global_random_state_is_used():
 @pytest.mark.parametrize(
     ("labels", "arguments", "message"),
     [
-        (
-            [1] * 5 + [0] * 50,
-            {},
-            r"validation rows of fold 4 must hold both classes, got 0 positive and 9 negative .*fewer",
-        ),
+        ([1] * 5 + [0] * 50, {}, r"validation rows of fold 4 must hold both classes, got 0 positive and 9 negative"),
         ([1] + [0] * 50, {}, r"training rows of fold 0 must hold both classes, got 0 positive and .* smaller groups"),
         ([1, 0] * 20, {"groups": [0] * 40}, "training rows of fold 0 must hold both classes, got 0 positive and 0 neg"),
     ],

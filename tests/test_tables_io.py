@@ -121,17 +121,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         ("data.csv", b"a,b\n1,2\n\n3,4,5\n", "line 4 has 3 fields, the header has 2"),
         ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV, line 3: a quotation mark is not closed"),
         ("data.csv", b"a,b\n1,\x002\n", "not a text file, byte 0x00 at position 6"),
-        (
-            "data.csv",
-            b"a,b\n1," + 200_000 * b"2",
-            "cannot be read as CSV, line 2: field larger than field limit (131072)",
-        ),
+        ("data.csv", b"a,b\n1," + 200_000 * b"2", "cannot be read as CSV, line 2: field larger than field limit"),
         ("data.csv", b"a,b,a,b,c\n1,2,3,4,5\n", "column names must be unique, got 'a', 'b' more than once"),
-        (
-            "data.csv",
-            b",a\n0,1\n",
-            "column 1 has no name; name it, or, if it is a row index, write the table without it",
-        ),
+        ("data.csv", b",a\n0,1\n", "column 1 has no name; name it, or, if it is a row index, write the table without"),
         ("data.csv", b"a\n1\n\n2\n", "line 3 is blank; write NA for a missing value in a single column"),
         ("data.parquet", b"a,b\n1,2\n", "cannot be read as Parquet: Parquet magic bytes not found in footer"),
     ],
@@ -350,10 +342,7 @@ def test_names_of_a_tsv_may_have_commas(tmp_path):
     ("values", "message"),
     [
         (["1", "n.d.", "1"], "t: column 'y' mixes numbers and text: 1 in row 1, 'n.d.' in row 2; make it one kind"),
-        (
-            ["1,0", "0,0", "1,0"],
-            "t: target 'y' holds numbers with a unit, a comma or marks between thousands, '1,0' in",
-        ),
+        (["1,0", "0,0", "1,0"], "t: target 'y' holds numbers with a unit, a comma or marks between thousands, '1,0'"),
         (["2024-01-01", "2024-01-02"], "t: target 'y' holds dates or times, '2024-01-01' in row 1; turn them"),
     ],
 )
@@ -455,10 +444,7 @@ def test_several_columns_that_are_refused(columns, message):
         (["Jan 12, 2024", "May 2024"], "holds dates or times, 'Jan 12, 2024' in row 1; turn them"),
         (["Mon, 31. 12. 2024", "2024-01"], "holds dates or times, 'Mon, 31. 12. 2024' in row 1; turn them"),
         (["12:30", "9:05 pm"], "holds dates or times, '12:30' in row 1; turn them"),
-        (
-            [f"({k}.50)" for k in range(20)],
-            "holds 20 different texts in 20 rows, such as '(0.50)', too many to learn from",
-        ),
+        ([f"({k}.50)" for k in range(20)], "holds 20 different texts in 20 rows, such as '(0.50)', too many to learn"),
         ([f"{k % 12}.5 mg" for k in range(20)], "holds 12 different texts in 20 rows, such as '0.5 mg', too many to"),
     ],
 )
@@ -634,9 +620,7 @@ def test_payments_that_cannot_be_made(options, message):
 
 def test_an_unknown_example():
     assert list(EXAMPLES) == ["digits", "breast_cancer", "diabetes", "fraud", "fraud_test"]
-    with pytest.raises(
-        ValueError, match="name must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'"
-    ):
+    with pytest.raises(ValueError, match="name must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got"):
         load_example("iris")
 
 
