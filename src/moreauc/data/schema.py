@@ -14,6 +14,7 @@ import shlex
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, time, timedelta
 from numbers import Real
 from typing import ClassVar
 
@@ -197,7 +198,7 @@ class Schema:
                 continue
             own = type_column(own)
             if not _are_truths(own.dropna()):
-                own = numbers_or_texts(where, own, "; write its values as they were in training")
+                own = numbers_or_texts(where, own, "write its values as they were in training")
             values.append(column.read(where, own))
         return self._typed(values, frame.index)
 
@@ -351,7 +352,7 @@ def _learn_written(source: str, name: str, column: pd.Series) -> tuple[Kind, pd.
         return kind, _read_written_dates(where, column, kind, f", or {leave}")
     if reason := find_written_numbers(texts) or lost_in_floats(column):
         raise TableError(f"{where} {reason}, or {leave}")
-    column = numbers_or_texts(where, column, f"; make it one kind, or {leave}")
+    column = numbers_or_texts(where, column, leave)
     if reason := find_dates(texts):
         raise TableError(f"{where} {reason}, write dates like 2024-12-31, or {leave}")
     return Kind.NUMBER if column.dtype.kind == "f" else Kind.TEXT, column
@@ -397,8 +398,11 @@ def as_levels(values: pd.Series) -> pd.Series:
     return pd.Series(texts[codes], index=values.index, name=values.name, dtype=object)  # -1, missing, is the last
 
 
-def numbers_or_texts(where: str, column: pd.Series, remedy: str) -> pd.Series:
-    """Return a column of a file as float64 or as texts; anything else, and both in one column, are refused."""
+def numbers_or_texts(where: str, column: pd.Series, leave: str) -> pd.Series:
+    """Return a column of a file as float64 or as texts; anything else, and both in one column, are refused.
+
+    The remedy in errors is to make it one kind, or to `leave` it in some way.
+    """
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
     present = column.dropna()
@@ -406,9 +410,11 @@ def numbers_or_texts(where: str, column: pd.Series, remedy: str) -> pd.Series:
         return _read_numbers(where, column)
     strange = present[~present.map(lambda value: isinstance(value, str | Real))]
     if len(strange):
+        value = strange.iloc[0]  # dates and times come from a Parquet file
+        advice = "turn dates and times into numbers, such as days since one" if _is_time(value) else "make it one kind"
         raise TableError(
-            f"{where} must hold numbers or text, got {type(strange.iloc[0]).__name__} in row {_row(strange.index[0])}"
-            f"{remedy}"
+            f"{where} must hold numbers or text, got {type(value).__name__} in row {_row(strange.index[0])}; {advice}, "
+            f"or {leave}"
         )
     numbers = pd.to_numeric(present, errors="coerce").notna()
     if numbers.all():
@@ -417,7 +423,7 @@ def numbers_or_texts(where: str, column: pd.Series, remedy: str) -> pd.Series:
         number, text = present[numbers], present[~numbers]
         raise TableError(
             f"{where} mixes numbers and text: {number.iloc[0]} in row {_row(number.index[0])}, {text.iloc[0]!r} in row "
-            f"{_row(text.index[0])}{remedy}"
+            f"{_row(text.index[0])}; make it one kind, or {leave}"
         )
     return as_levels(normal_texts(column.astype(object)))
 
@@ -462,6 +468,10 @@ def _reads_as_number(level: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, date | time | timedelta)
 
 
 def _are_truths(values: pd.Series) -> bool:

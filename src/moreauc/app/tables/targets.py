@@ -108,7 +108,7 @@ def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.
 def check_classes(column: pd.Series, name: str, remedy: str, *, source: str) -> None:
     """Refuse classes that are numbers with a unit or comma, infinity, dates, mixed, or texts that are all distinct."""
     remedy = f"{remedy} if these are classes"
-    found = numbers_or_texts(f"{source}: column {name!r}", type_column(column), f"; make it one kind, or {remedy}")
+    found = numbers_or_texts(f"{source}: column {name!r}", type_column(column), remedy)
     if found.dtype.kind != "f":
         reason = find_numbers_or_dates(distinct_texts(found)) or like_numbers(found.unique())
         if reason is None and len(found) >= ID_ROWS and found.is_unique:
