@@ -24,7 +24,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from experiments.studies.defaults import split_table
-from moreauc.estimators.auto import KINDS, log_odds
+from moreauc.estimators.auto import KINDS
 from moreauc.methods import MODELS
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import tpauc_difference
@@ -55,7 +55,7 @@ def try_models(table: Any, region: Mapping[str, Any], seed: int) -> Cell | None:
         began = time.process_time()
         for part, others, odds in ((rows[own], rows[held], before), (rows, test, after)):
             model = MODELS[name].maker(**region, positive_label=1, random_state=seed)
-            odds[name] = log_odds(model.fit(table.take(part), labels[part]), table.take(others))
+            odds[name] = model.fit(table.take(part), labels[part]).log_odds(table.take(others))
         seconds[name] = time.process_time() - began
     known = labels[rows[held]]
     best = {some: tpauc_score(known, mean_odds(before, some), **region) for some in SETS}

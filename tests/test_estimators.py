@@ -31,7 +31,13 @@ from sklearn.preprocessing import PolynomialFeatures
 from torch import nn
 
 from moreauc.data import planted_groups
-from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
+from moreauc.estimators import (
+    GroupDROClassifier,
+    GroupDRORegressor,
+    MultiInstanceClassifier,
+    TPAUCClassifier,
+    network_fit,
+)
 from moreauc.estimators.decisions import choose_threshold, fit_platt
 from moreauc.methods import METHODS
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
@@ -207,8 +213,8 @@ class TestTraining:
             seen.update(options)
             return original(*parts, **options)
 
-        original = sys.modules["moreauc.estimators.base"].fit
-        monkeypatch.setattr("moreauc.estimators.base.fit", spy)
+        original = network_fit.fit
+        monkeypatch.setattr("moreauc.estimators.network_fit.fit", spy)
         model = case.fit(**given, standardize=False, loss_options={"gamma": 0.1})
         assert {name: seen[name] for name in given} == given
         inner = getattr(model.loss_, "criterion", model.loss_)
@@ -497,8 +503,8 @@ class TestRows:
             seen.append([(int(labels.sum()), len(labels)) for _, labels, _ in train])
             return original(model, criterion, train, **options)
 
-        original = sys.modules["moreauc.estimators.base"].fit
-        monkeypatch.setattr("moreauc.estimators.base.fit", spy)
+        original = network_fit.fit
+        monkeypatch.setattr("moreauc.estimators.network_fit.fit", spy)
         shuffled = {"loss": "ce", "module": "mlp"}  # a linear model is fitted to all rows at once
         for options in ({}, {"sampler": "balanced", "loss": "ce"}, shuffled, {"positive_fraction": 0.01}):
             quick(batch_size=20, validation_fraction=0.0, **options).fit(*ROWS)

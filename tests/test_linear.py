@@ -19,15 +19,8 @@ from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCLinear
 from moreauc.estimators.decisions import choose_threshold, fit_platt
-from moreauc.estimators.linear_fit import (
-    RegionObjective,
-    Rows,
-    assign_folds,
-    best_beyond_chance,
-    merge_equal,
-    sample,
-    standardized,
-)
+from moreauc.estimators.linear_fit import RegionObjective, assign_folds, best_beyond_chance, sample, standardized
+from moreauc.estimators.rows import WeightedRows, merge_equal
 from moreauc.metrics import tpauc_score
 
 
@@ -69,8 +62,8 @@ def test_the_objective_and_its_gradient_are_those_of_autograd(region, weighted, 
     X, y = table(150)
     weight = np.random.default_rng(1).random(len(y)) + 0.1 if weighted else np.ones(len(y))
     x = torch.randn(6, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
-    rows = Rows(scipy.sparse.csr_array(X) if sparse else X, y == 1, weight)
-    objective = RegionObjective(rows, C=0.3, min_tpr=region[0], max_fpr=region[1])
+    rows = WeightedRows(scipy.sparse.csr_array(X) if sparse else X, y == 1, weight)
+    objective = RegionObjective(rows, C=0.3, region=region)
     value, gradient = objective.value_and_gradient(x.detach().numpy(), get_surrogate("smooth_ramp", 0.4))
     tensors = torch.from_numpy(X), torch.from_numpy(y == 1), torch.from_numpy(weight)
     expected = dense_objective(*tensors, x, C=0.3, region=region, margin=0.4)
@@ -80,7 +73,7 @@ def test_the_objective_and_its_gradient_are_those_of_autograd(region, weighted, 
 
 def test_the_loss_over_the_region_depends_on_the_direction_only():
     X, y = table(200)
-    objective = RegionObjective(Rows(X, y == 1, np.ones(len(y))), C=1e12, min_tpr=0.3, max_fpr=0.3)
+    objective = RegionObjective(WeightedRows(X, y == 1, np.ones(len(y))), C=1e12, region=(0.3, 0.3))
     loss, x = get_surrogate("smooth_ramp", 0.2), np.arange(1.0, 7.0)
 
     def of_region(point):
@@ -272,9 +265,9 @@ class TestInput:
 class TestParts:
     def test_equal_rows_are_merged(self):
         X = np.array([[1.0, 0.0], [2.0, 0.0], [1.0, -0.0], [1.0, 0.0]])
-        rows = Rows(X, np.array([True, False, True, False]), np.array([1.0, 2.0, 3.0, 4.0]))
+        rows = WeightedRows(X, np.array([True, False, True, False]), np.array([1.0, 2.0, 3.0, 4.0]))
         for form in (np.asarray, scipy.sparse.csr_array):
-            merged, hashes = merge_equal(Rows(form(X), rows.positive, rows.weight))
+            merged, hashes = merge_equal(WeightedRows(form(X), rows.positive, rows.weight))
             found = sorted(
                 zip(
                     merged.X[:, [0]].tolist() if form is np.asarray else merged.X.toarray()[:, :1].tolist(),
@@ -299,7 +292,7 @@ class TestParts:
         monkeypatch.setattr("moreauc.estimators.linear_fit._CHOOSING", 100)
         for share, found in ((0.02, 20), (0.5, 50), (0.97, 70)):
             positive = np.arange(1_000) < 1_000 * share
-            part = sample(Rows(np.zeros((1_000, 1)), positive, np.ones(1_000)), np.random.RandomState(0))
+            part = sample(WeightedRows(np.zeros((1_000, 1)), positive, np.ones(1_000)), np.random.RandomState(0))
             assert len(part.weight) == 100 and part.positive.sum() == found
             assert part.weight[part.positive].sum() == pytest.approx(positive.sum())
             assert part.weight.sum() == pytest.approx(1_000)
@@ -308,7 +301,7 @@ class TestParts:
         X, y = table(60)
         X = np.column_stack([X, np.full(60, 3.0), y])
         weight = np.arange(60) % 3 + 1
-        rows, centre, scale = standardized(Rows(X, y == 1, weight.astype(float)), np.arange(7) < 6)
+        rows, centre, scale = standardized(WeightedRows(X, y == 1, weight.astype(float)), np.arange(7) < 6)
         expected = StandardScaler().fit(X.repeat(weight, axis=0)).transform(X)
         expected[:, 6] = y  # not one of the first six
         np.testing.assert_allclose(rows.X, expected, atol=1e-12)
@@ -329,7 +322,7 @@ class TestParts:
     def test_sparse_columns_are_scaled_as_the_encoder_scales_them(self):
         X, y = table(60)
         X = scipy.sparse.csr_array(np.column_stack([X, np.zeros(60), y]))
-        rows, centre, scale = standardized(Rows(X, y == 1, np.ones(60)), np.ones(7, dtype=bool))
+        rows, centre, scale = standardized(WeightedRows(X, y == 1, np.ones(60)), np.ones(7, dtype=bool))
         expected = TableEncoder(dtype=np.float64).fit(X).encode(X)
         np.testing.assert_allclose(rows.X.toarray(), expected.toarray(), atol=1e-12)
         assert not centre.any() and scale[5:].tolist() == [1.0, 1.0]

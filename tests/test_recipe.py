@@ -15,7 +15,8 @@ from torch import nn
 
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
-from moreauc.estimators import TPAUCClassifier, base
+from moreauc.estimators import TPAUCClassifier, network_fit
+from moreauc.estimators.tpauc import RowFit
 from moreauc.metrics import tpauc_score
 from moreauc.models import BinnedMLP, PiecewiseLinear
 from moreauc.train import fit
@@ -64,7 +65,7 @@ class TestStart:
         assert history.start_epoch in (-1, int(np.argmax(scores)))
 
     def test_kept_weights_are_those_of_cross_entropy(self, monkeypatch):
-        monkeypatch.setattr("moreauc.estimators.base._MIN_GAIN", 1e9)
+        monkeypatch.setattr("moreauc.estimators.network_fit._MIN_GAIN", 1e9)
         kept = quick(ensemble=1).fit(X, Y)
         alone = quick(ensemble=1, loss="ce").fit(X, Y)
         assert kept.best_epoch_ == -1 and not kept.history_.untrained
@@ -78,8 +79,8 @@ class TestStart:
             begun.append(copy.deepcopy(model).eval())
             return original(model, *rest, **options)
 
-        original = base.fit
-        monkeypatch.setattr(base, "fit", keep)
+        original = network_fit.fit
+        monkeypatch.setattr(network_fit, "fit", keep)
         given = csr_array(X) if sparse else X
         model = quick(ensemble=2, epochs=1, validation_fraction=0.0, dropout=0.0).fit(given, Y)
         inputs = model.preprocessor_.transform(given)
@@ -112,8 +113,8 @@ class TestEnsemble:
 
     @pytest.mark.parametrize(("rows", "count"), [(300, 5), (5000, 5), (5001, 3), (50_001, 1)])
     def test_how_many_there_are_by_default(self, rows, count):
-        assert TPAUCClassifier()._num_members(rows) == count
-        assert TPAUCClassifier(validation_fraction=0.0)._num_members(rows) == 1
+        assert TPAUCClassifier()._training()._num_members(rows) == count
+        assert TPAUCClassifier(validation_fraction=0.0)._training()._num_members(rows) == 1
 
     def test_a_saved_training_goes_on(self, tmp_path):
         model = quick(ensemble=2).fit(X, Y, checkpoint=tmp_path / "run")
@@ -154,8 +155,8 @@ class TestMixture:
                 if len(areas) == 1:
                     original(self, members, data, splits)
 
-        original = TPAUCClassifier._complete
-        monkeypatch.setattr(TPAUCClassifier, "_complete", complete)
+        original = RowFit._complete
+        monkeypatch.setattr(RowFit, "_complete", complete)
         quick(loss="ce", ensemble=2, epochs=10).fit(csr_array(many) if sparse else many, labels)
         assert areas[1] > areas[0]
 

@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import make_classification
 from torch import nn
 
-from moreauc.estimators import TPAUCClassifier, base, decisions
+from moreauc.estimators import TPAUCClassifier, decisions, network_fit
 from moreauc.methods import METHODS
 
 X, Y = make_classification(160, 4, n_clusters_per_class=1, weights=[0.7], flip_y=0.1, random_state=0)
@@ -68,7 +68,11 @@ def test_held_out_rows_count_by_their_weights(monkeypatch):
 
         monkeypatch.setattr(module, name, call)
 
-    spy(base, "fit", lambda _, options: chosen.append((options["validation"].labels, options["validation_weight"])))
+    spy(
+        network_fit,
+        "fit",
+        lambda _, options: chosen.append((options["validation"].labels, options["validation_weight"])),
+    )
     for name in ("choose_threshold", "fit_platt"):
         spy(decisions, name, lambda parts, _: decided.append(parts[-1]))
     model = quick().fit(X, Y, weights)

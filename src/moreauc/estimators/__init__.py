@@ -7,15 +7,21 @@
 - :class:`TPAUCAuto`: rows of a table, by whichever of these four ranks best;
 - :class:`MultiInstanceClassifier`: bags of instances;
 - :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: rows that belong to groups.
+
+Each is loaded on first use: a linear model needs no networks.
 """
 
-from moreauc.estimators.auto import TPAUCAuto
-from moreauc.estimators.boosted import TPAUCBooster
-from moreauc.estimators.forest import TPAUCForest
-from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
-from moreauc.estimators.linear import TPAUCLinear
-from moreauc.estimators.multi_instance import MultiInstanceClassifier
-from moreauc.estimators.tpauc import TPAUCClassifier
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moreauc.estimators.auto import TPAUCAuto
+    from moreauc.estimators.boosted import TPAUCBooster
+    from moreauc.estimators.forest import TPAUCForest
+    from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
+    from moreauc.estimators.linear import TPAUCLinear
+    from moreauc.estimators.multi_instance import MultiInstanceClassifier
+    from moreauc.estimators.tpauc import TPAUCClassifier
 
 __all__ = [
     "GroupDROClassifier",
@@ -28,3 +34,23 @@ __all__ = [
     "TPAUCForest",
     "TPAUCLinear",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("GroupDROClassifier", "GroupDRORegressor", "GroupsWarning"), "group_dro"),
+    "MultiInstanceClassifier": "multi_instance",
+    "TPAUCAuto": "auto",
+    "TPAUCBooster": "boosted",
+    "TPAUCClassifier": "tpauc",
+    "TPAUCForest": "forest",
+    "TPAUCLinear": "linear",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"moreauc.estimators.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

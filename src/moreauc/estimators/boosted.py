@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike
+import pandas as pd
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from moreauc._checks import check_count
-from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, tpauc_objective
-from moreauc.estimators.base import Array, all_or_nothing
+from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, TPAUCObjective, tpauc_objective
+from moreauc.estimators.base import Array, Floats, Random
 from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
-from moreauc.estimators.decisions import TreeRanker
+from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
-from moreauc.estimators.linear_fit import Floats, Rows
+from moreauc.estimators.ranker import Ranker, TrainingRows
+from moreauc.estimators.rows import WeightedRows
 
 # Names of what the estimator gives the libraries itself.
 _TAKEN = frozenset(
@@ -30,7 +28,7 @@ _TAKEN = frozenset(
 )
 
 
-class TPAUCBooster(TreeRanker):
+class TPAUCBooster(Ranker):
     r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
 
     Trees are grown by LightGBM or XGBoost, for the log loss or for the exact loss over all pairs of the region beside
@@ -45,13 +43,9 @@ class TPAUCBooster(TreeRanker):
     same model as two rows, and the order of the rows does not matter. An option that counts rows, such as LightGBM's
     `min_child_samples`, counts different ones.
 
-    `X` is an array of numbers, a sparse matrix, which stays sparse, or a DataFrame that may also have bool, string,
-    category and date columns, as in :class:`TPAUCClassifier`. NaN in arrays is left to the library, which finds a side
-    of each split for it.
+    NaN in arrays is left to the library, which finds a side of each split for it.
 
     Args:
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
         booster: "lightgbm" or "xgboost".
         booster_options: parameters of the library, for instance `{"num_leaves": 15, "learning_rate": 0.05}`; None for
             its own defaults. A name that the library does not know is ignored by it.
@@ -64,11 +58,6 @@ class TPAUCBooster(TreeRanker):
         log_loss_weight: weight of the log loss beside the loss over the region, at least 0.
         log_loss_rounds: rounds of log loss that the loss over the region starts from, at least 0.
         folds: number of folds; 0 for none, with threshold and probabilities by the training rows.
-        fpr_budget: largest false positive rate that `predict` may have on the held-out scores, in [0, 1]; None for
-            `max_fpr`.
-        probabilities: "calibrated" for Platt scaling of the scores; "threshold" for 1/2 at the threshold, as in
-            :class:`TPAUCClassifier`.
-        positive_label: the class to find; None as in :class:`TPAUCClassifier`.
         random_state: seed or generator of the folds and of the library; None for NumPy's global generator.
 
     Attributes:
@@ -80,13 +69,6 @@ class TPAUCBooster(TreeRanker):
         fold_scores_: partial AUC of each held-out fold (rows) by candidate (columns): the log loss with `n_estimators`
             rounds, half and twice as many, then the loss over the region with the same; None without folds.
         n_iter_: rounds of `booster_`.
-        preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: rows with a raw score above it are predicted positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-        n_features_in_: number of features.
-        feature_names_in_: their names, if `X` was a DataFrame with string column names.
 
     Raises:
         ModuleNotFoundError: in `fit`, if the library is not installed; it names the extra `boosting`.
@@ -112,7 +94,7 @@ class TPAUCBooster(TreeRanker):
         min_tpr: float = 0.5,
         max_fpr: float = 0.5,
         booster: Literal["lightgbm", "xgboost"] = "lightgbm",
-        booster_options: Mapping[str, Any] | None = None,
+        booster_options: Mapping[str, object] | None = None,
         n_estimators: int = 100,
         choose: bool = True,
         surrogate: str = "smooth_ramp",
@@ -123,44 +105,10 @@ class TPAUCBooster(TreeRanker):
         folds: int = 5,
         fpr_budget: float | None = None,
         probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: Any = None,
-        random_state: int | np.random.RandomState | None = None,
+        positive_label: object = None,
+        random_state: Random = None,
     ) -> None:
         self._keep(locals())
-
-    @all_or_nothing
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> TPAUCBooster:
-        """Fit on a table and its two classes.
-
-        Args:
-            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
-            y: classes, two of any kind, shape `(n,)`.
-            sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
-                encoding of a DataFrame. None for 1 each.
-            groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: rows of one
-                group are in one fold. None to keep equal rows together.
-        """
-        self._check_arguments()
-        given = self._training_rows(X, y, sample_weight, groups)
-        random = check_random_state(self.random_state)
-        library = LIBRARIES[self.booster](self.booster_options or {}, int(random.randint(2**31 - 1)))
-        fitting = BoostedFit(
-            library=library,
-            objective=partial(tpauc_objective, **self._objective_options()),
-            **self._region(),
-            rounds=self.n_estimators,
-            before=self.log_loss_rounds,
-            folds=self.folds,
-            choose=self.choose,
-        )
-        rows = Rows(self._fit_design(given.table), given.values == given.label, given.weight, given.group)
-        found = fitting.run(rows, random)
-        self.booster_, self.regional_, self.n_iter_ = found.booster, found.regional, found.rounds
-        self.fold_scores_, self._kind = found.points, self.booster
-        self._decide_by(given.classes, given.label, found.judged.positive, found.scores, found.judged.weight)
-        return self
 
     @property
     def feature_importances_(self) -> Floats:
@@ -183,19 +131,26 @@ class TPAUCBooster(TreeRanker):
     def _library(self) -> Library:
         return LIBRARIES[self._kind]({}, 0)
 
-    def _objective_options(self) -> dict[str, Any]:
-        names = ("surrogate", "margin", "widen", "log_loss_weight")
-        return {**self._region(), **{name: getattr(self, name) for name in names}, "log_loss_rounds": 0}
+    def _objective(self) -> TPAUCObjective:
+        """Return the loss over the region, which holds the state of one training; the log loss comes before it."""
+        return tpauc_objective(
+            min_tpr=self.min_tpr,
+            max_fpr=self.max_fpr,
+            surrogate=self.surrogate,
+            margin=self.margin,
+            widen=self.widen,
+            log_loss_weight=self.log_loss_weight,
+            log_loss_rounds=0,
+        )
 
     def _check_arguments(self) -> None:
         self._check_decisions()
         self._check_choices(booster=tuple(LIBRARIES))
         self._check_counts("n_estimators")
-        for name in ("log_loss_rounds", "folds"):
-            check_count(self._owner, name, getattr(self, name), minimum=0)
+        self._check_counts("log_loss_rounds", "folds", minimum=0)
         if self.folds == 1:
             raise ValueError(f"{self._owner}: folds must be 0 or at least 2, got 1")
-        tpauc_objective(**self._objective_options())
+        self._objective()
         options = self.booster_options
         if options is not None and not isinstance(options, Mapping):
             raise ValueError(f"{self._owner}: booster_options must be a dictionary or None, got {options!r}")
@@ -203,6 +158,22 @@ class TPAUCBooster(TreeRanker):
             if not isinstance(key, str) or key in _TAKEN:
                 raise ValueError(f"{self._owner}: booster_options must not hold {key!r}: given elsewhere, or no name")
 
-    def _scores(self, X: Any) -> Array:
-        check_is_fitted(self, "booster_")
-        return self._check_scores(self._library().scores(self.booster_, self._design(X)))
+    def _fit_rows(self, given: TrainingRows) -> Judged:
+        random = check_random_state(self.random_state)
+        fitting = BoostedFit(
+            library=LIBRARIES[self.booster](self.booster_options or {}, int(random.randint(2**31 - 1))),
+            objective=self._objective,
+            region=(self.min_tpr, self.max_fpr),
+            rounds=self.n_estimators,
+            before=self.log_loss_rounds,
+            folds=self.folds,
+            choose=self.choose,
+        )
+        design = self._fit_encoder(given.table, is_needed=isinstance(given.table, pd.DataFrame))
+        found = fitting.run(WeightedRows(design, given.positive, given.weight, given.group), random)
+        self.booster_, self.regional_, self.n_iter_ = found.booster, found.regional, found.rounds
+        self.fold_scores_, self._kind = found.points, self.booster
+        return found.judged.judged(found.scores)
+
+    def _score_table(self, table: Any) -> Array:
+        return self._library().scores(self.booster_, self._encode(table))

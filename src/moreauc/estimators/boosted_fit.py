@@ -9,17 +9,14 @@ from itertools import product
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
 from moreauc._checks import floor_count
 from moreauc._system import import_extra
 from moreauc.boosting import TPAUCObjective, tpauc_metric
 from moreauc.data.duplicates import fold_together, number_equal
-from moreauc.estimators.linear_fit import Rows, merge_equal
-
-Floats = NDArray[np.float64]
-Array = NDArray[Any]
+from moreauc.estimators.base import Array, Floats
+from moreauc.estimators.rows import WeightedRows, in_float32, merge_equal
 
 _EXTRA = "boosting"
 _MANY = 50_000  # rows from which on one fold is held out, not each in turn
@@ -42,12 +39,12 @@ class Library(ABC):
     @abstractmethod
     def train(
         self,
-        rows: Rows,
+        rows: WeightedRows,
         rounds: int,
         *,
         objective: TPAUCObjective | None = None,
         start: Any = None,
-        held: Rows | None = None,
+        held: WeightedRows | None = None,
         metric: Callable[..., Any] | None = None,
     ) -> tuple[Any, list[float]]:
         """Return a booster of so many rounds, after those of `start`, and the metric of the held-out rows by round.
@@ -77,12 +74,12 @@ class LightGBM(Library):
 
     def train(
         self,
-        rows: Rows,
+        rows: WeightedRows,
         rounds: int,
         *,
         objective: TPAUCObjective | None = None,
         start: Any = None,
-        held: Rows | None = None,
+        held: WeightedRows | None = None,
         metric: Callable[..., Any] | None = None,
     ) -> tuple[Any, list[float]]:
         """Return a booster and the metric by round."""
@@ -97,7 +94,7 @@ class LightGBM(Library):
         }
         parameters = {**fixed, **self.options, "objective": "binary" if objective is None else objective}
         data = lightgbm.Dataset(
-            _matrix(rows.X), rows.positive.astype(np.float64), weight=_weights(rows), free_raw_data=False
+            _matrix(rows.X), rows.positive.astype(np.float64), weight=rows.weight_or_none, free_raw_data=False
         )
         watched: dict[str, Any] = {}
         found: dict[str, Any] = {}
@@ -105,7 +102,7 @@ class LightGBM(Library):
             other = lightgbm.Dataset(
                 _matrix(held.X),
                 held.positive.astype(np.float64),
-                weight=_weights(held),
+                weight=held.weight_or_none,
                 reference=data,
                 free_raw_data=False,
             )
@@ -131,12 +128,12 @@ class XGBoost(Library):
 
     def train(
         self,
-        rows: Rows,
+        rows: WeightedRows,
         rounds: int,
         *,
         objective: TPAUCObjective | None = None,
         start: Any = None,
-        held: Rows | None = None,
+        held: WeightedRows | None = None,
         metric: Callable[..., Any] | None = None,
     ) -> tuple[Any, list[float]]:
         """Return a booster and the metric by round."""
@@ -163,31 +160,17 @@ class XGBoost(Library):
         found = booster.get_score(importance_type="total_gain")
         return _shares(np.array([found.get(f"f{column}", 0.0) for column in range(booster.num_features())]))
 
-    def _matrix(self, rows: Rows) -> Any:
+    def _matrix(self, rows: WeightedRows) -> Any:
         xgboost = import_extra("xgboost", _EXTRA)
-        return xgboost.DMatrix(in_float32(rows.X), rows.positive.astype(np.float64), weight=_weights(rows))
+        return xgboost.DMatrix(in_float32(rows.X), rows.positive.astype(np.float64), weight=rows.weight_or_none)
 
 
 LIBRARIES: Mapping[str, type[Library]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
 
 
-def _weights(rows: Rows) -> Floats | None:
-    return None if (rows.weight == 1.0).all() else rows.weight
-
-
 def _matrix(X: Any) -> Any:
     """Return numbers in a form that LightGBM knows, which sparse arrays are not."""
     return csr_matrix(X) if issparse(X) else X
-
-
-def in_float32(X: Any) -> Any:
-    """Return numbers within the range of float32, which XGBoost and scikit-learn's trees are limited to."""
-    limit = float(np.finfo(np.float32).max)
-    if issparse(X):
-        X = X.copy()
-        X.data = np.clip(X.data, -limit, limit)
-        return X
-    return np.clip(X, -limit, limit)
 
 
 def _shares(gains: Array) -> Floats:
@@ -212,7 +195,7 @@ class Boosted(NamedTuple):
     rounds: int
     regional: bool
     points: Floats | None
-    judged: Rows
+    judged: WeightedRows
     scores: Floats
 
 
@@ -230,8 +213,7 @@ class BoostedFit:
     Args:
         library: that grows the trees.
         objective: makes the loss over the region, which holds the state of one training.
-        min_tpr: lower end of the true positive rate.
-        max_fpr: upper end of the false positive rate.
+        region: `(min_tpr, max_fpr)`.
         rounds: of a booster; the folds choose between so many, half and twice as many.
         before: rounds of log loss that the loss over the region starts from.
         folds: to choose by; 0 for none.
@@ -240,14 +222,13 @@ class BoostedFit:
 
     library: Library
     objective: Callable[[], TPAUCObjective]
-    min_tpr: float
-    max_fpr: float
+    region: tuple[float, float]
     rounds: int
     before: int
     folds: int
     choose: bool
 
-    def run(self, rows: Rows, random: np.random.RandomState) -> Boosted:
+    def run(self, rows: WeightedRows, random: np.random.RandomState) -> Boosted:
         """Fit boosted trees."""
         rows, hashes = merge_equal(rows)
         parts = self._parts(rows, hashes, random)
@@ -270,9 +251,9 @@ class BoostedFit:
         booster = self._train(rows, number, regional=kind).booster
         return Boosted(booster, number, kind, points, rows.part(judged), scores[judged])
 
-    def _train(self, rows: Rows, rounds: int, *, regional: bool, held: Rows | None = None) -> _Trial:
+    def _train(self, rows: WeightedRows, rounds: int, *, regional: bool, held: WeightedRows | None = None) -> _Trial:
         """Return a booster, and the partial AUC of held-out rows after each round."""
-        metric = tpauc_metric(self.library.name, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
+        metric = tpauc_metric(self.library.name, min_tpr=self.region[0], max_fpr=self.region[1])
         watched: dict[str, Any] = {"held": held, "metric": metric}
         before = min(self.before, rounds) if regional else rounds
         booster, curve = self.library.train(rows, before, **watched) if before else (None, [])
@@ -282,7 +263,7 @@ class BoostedFit:
             curve = [*curve, *rest]
         return _Trial(booster, curve)
 
-    def _parts(self, rows: Rows, hashes: Array, random: np.random.RandomState) -> list[Array]:
+    def _parts(self, rows: WeightedRows, hashes: Array, random: np.random.RandomState) -> list[Array]:
         """Return which rows are held out in turn; nothing where a class is too small for the region in each part."""
         if not self.folds:
             return []
@@ -290,7 +271,7 @@ class BoostedFit:
             number_equal(hashes if rows.group is None else rows.group), rows.positive, self.folds, random
         )
         parts = [folds == fold for fold in range(1 if len(rows.weight) > _MANY else self.folds)]
-        for side, share in ((rows.positive, 1.0 - self.min_tpr), (~rows.positive, self.max_fpr)):
+        for side, share in ((rows.positive, 1.0 - self.region[0]), (~rows.positive, self.region[1])):
             for part in (*parts, *(~part for part in parts)):
                 size = int((side & part).sum())
                 if size < 2 or floor_count(size, share) < 1:

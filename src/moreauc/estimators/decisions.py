@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from scipy.sparse import issparse
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
-from sklearn.utils import _safe_indexing, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight
 
 from moreauc._checks import check_real, check_region, floor_count
-from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import MAJORITY, class_text, positive_class
-from moreauc.estimators.base import Array, NetworkEstimator, ScoringEstimator, TableInput
-from moreauc.metrics import TiedScoresWarning, tpauc_score
-from moreauc.metrics.ranking import tied_share, ties_text
+from moreauc.estimators.base import Array, Scorer
+from moreauc.metrics.ranking import TiedScoresWarning, tied_share, ties_text, tpauc_score
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
 _LEAST_SLOPE = 1e-3
@@ -113,11 +105,50 @@ def fit_platt(labels: Array, scores: Array, weight: Array | None = None) -> Plat
     return PlattScaling(float(slope / scale), float(intercept - slope * centre / scale))
 
 
-class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
-    """Two classes, one of them to be found: decisions and probabilities by scores, at a false-positive budget."""
+class Judged(NamedTuple):
+    """Rows or bags that threshold and probabilities are chosen by.
 
+    Attributes:
+        positive: which are of the class to find.
+        scores: raw scores by models that did not see them, where there are such.
+        weight: how much each counts; None for 1 each.
+    """
+
+    positive: Array
+    scores: Array
+    weight: Array | None = None
+
+
+class TwoClassScorer(ClassifierMixin, Scorer):  # type: ignore[misc]
+    """Two classes by a score; decisions keep a false-positive budget.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        fpr_budget: largest false positive rate that `predict` may have on the data that set the threshold, in [0, 1]:
+            what was held out, or the scores of held-out folds or out of bag; None for `max_fpr`.
+        probabilities: "calibrated" for Platt's estimate of how frequent positives are at a score; `predict` goes by the
+            threshold and may name the less probable class. "threshold" for 1/2 at the threshold, so that `predict`
+            names the more probable class, as one of scikit-learn's checks asks; these are no frequencies.
+        positive_label: the class to find; None for 1 of 0 and 1, True, and the rarer one of other classes, as the
+            command line has it, with a warning where that is the first of `classes_` or the majority.
+
+    Attributes:
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: raw scores above it are called positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if the data were DataFrames with string column names.
+    """
+
+    min_tpr: float
+    max_fpr: float
+    fpr_budget: float | None
+    probabilities: Literal["calibrated", "threshold"]
+    positive_label: object
     classes_: Array
-    positive_label_: Any
+    positive_label_: object
     threshold_: float
     platt_: PlattScaling
 
@@ -133,10 +164,10 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
         if self.fpr_budget is not None:
             check_real(self._owner, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
 
-    def _region(self) -> dict[str, Any]:
+    def _region(self) -> dict[str, float]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
-    def _choose_label(self, classes: Array, values: Array, *, stacklevel: int = 4) -> Any:
+    def _choose_label(self, classes: Array, values: Array, *, stacklevel: int = 4) -> object:
         """Return the class to find, one of the two classes that the values hold."""
         label = self.positive_label
         if label is not None:
@@ -157,14 +188,12 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
             )
         return classes[place]
 
-    def _decide_by(
-        self, classes: Array, label: Any, positive: Array, scores: Array, weight: Array | None = None
-    ) -> None:
-        """Set the classes, and fit threshold and probabilities to raw scores, of held-out data if there are any."""
+    def _decide_by(self, classes: Array, label: object, judged: Judged) -> None:
+        """Set the classes, and fit threshold and probabilities."""
         budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
         self.classes_, self.positive_label_ = classes, label
-        self.threshold_ = choose_threshold(positive, scores, budget, weight)
-        self.platt_ = fit_platt(positive, scores, weight)
+        self.threshold_ = choose_threshold(judged.positive, judged.scores, budget, judged.weight)
+        self.platt_ = fit_platt(judged.positive, judged.scores, judged.weight)
 
     def _direction(self) -> int:
         """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
@@ -196,148 +225,3 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
         if text is not None:
             warnings.warn(f"{self._owner}: {text}", TiedScoresWarning, stacklevel=3)
         return tpauc_score(positive, scores, sample_weight=sample_weight, **self._region())
-
-
-class TrainingRows(NamedTuple):
-    """The rows of `fit` whose weight is above 0.
-
-    Attributes:
-        numbers: which of the rows given they are.
-        table: their features.
-        values: their classes.
-        weight: above 0.
-        group: number of the group of each; None without groups.
-        classes: the two classes, sorted.
-        label: the class to find.
-    """
-
-    numbers: Array
-    table: Any
-    values: Array
-    weight: Array
-    group: Array | None
-    classes: Array
-    label: Any
-
-
-class RowRanker(RankingDecisions, TableInput):
-    """Predictions for the rows of a table."""
-
-    _precision: type[np.floating[Any]] = np.float32  # of what is returned
-
-    @abstractmethod
-    def _scores(self, X: Any) -> Array:
-        """Return the raw scores of a table, shape `(n,)`, which rise with the chance of `positive_label_`."""
-
-    def decision_function(self, X: Any) -> Array:
-        """Return how far the raw scores are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
-        return self._margins(self._scores(X)).astype(self._precision)
-
-    def predict(self, X: Any) -> Array:
-        """Return the class of each row, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        return self._decide(self.decision_function(X))
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        return self._probabilities(self._scores(X)).astype(self._precision)
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
-
-        Args:
-            X: array or DataFrame, shape `(n, n_features)`.
-            y: classes, shape `(n,)`.
-            sample_weight: weights of at least 0, shape `(n,)`.
-        """
-        scores = self._scores(X)
-        return self._partial_auc(column_or_1d(y), scores, sample_weight)
-
-    def _training_rows(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None
-    ) -> TrainingRows:
-        """Check the arguments of `fit`, which calls this, and leave out rows of weight 0."""
-        table = self._check_table(X, reset=True)
-        values = self._check_targets(table, y)
-        weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
-        group = None if groups is None else self._check_groups(table, groups)
-        numbers = np.flatnonzero(weight)
-        if len(numbers) < len(weight):
-            table, values, weight = _safe_indexing(table, numbers), values[numbers], weight[numbers]
-            group = None if group is None else group[numbers]
-        classes = self._two_classes(values)
-        label = self._choose_label(classes, values, stacklevel=5)
-        return TrainingRows(numbers, table, values, weight, group, classes, label)
-
-    def _two_classes(self, values: Array) -> Array:
-        """Return the classes, which must be two."""
-        check_classification_targets(values)
-        kind = type_of_target(values, input_name="y", raise_unknown=True)
-        if kind != "binary":  # scikit-learn's wording
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        classes: Array = np.unique(values)
-        if len(classes) < 2:
-            raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
-        return classes
-
-
-class TreeRanker(RowRanker):
-    """Predictions by trees, for which a table is not standardised; NaN in arrays stays.
-
-    Attributes:
-        preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
-    """
-
-    _precision = np.float64
-    preprocessor_: TableEncoder | None
-
-    def _fit_design(self, table: Any) -> Any:
-        """Return a table as numbers, float64; set what later tables are encoded by."""
-        self.preprocessor_ = None
-        if isinstance(table, pd.DataFrame):
-            encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
-            encoded = encoder.fit_encode(table)
-            self.preprocessor_ = encoder
-            return encoded
-        return table.astype(np.float64, copy=False)
-
-    def _design(self, X: Any) -> Any:
-        """Check a table and return it as numbers, float64."""
-        table = self._check_table(X, reset=False)
-        if self.preprocessor_ is not None:
-            table = self.preprocessor_.transform(table)
-        elif isinstance(table, pd.DataFrame):
-            table = table.to_numpy(dtype=np.float64)
-        return table if issparse(table) else np.ascontiguousarray(table, dtype=np.float64)
-
-
-class RankingClassifier(RankingDecisions, NetworkEstimator):
-    """Arguments and attributes of the two classifiers that are trained for the two-way partial AUC.
-
-    A stratified part of the data is held out: the epoch that scores best on it is kept (there is no second training on
-    all data), and the threshold of `predict` is chosen on it. Where a class is too small for that (2 in each part, and
-    enough for the region to hold a pair), or where the part would be many copies of few rows, since equal ones stay
-    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training data.
-
-    Args:
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        momentum: momentum of "sgd".
-        warm_start_epochs: epochs of cross entropy before.
-        fpr_budget: largest false positive rate that `predict` may have on the held-out data, in [0, 1]; None for
-            `max_fpr`.
-        probabilities: "calibrated" for Platt's estimate of how frequent positives are at a score; `predict` goes by the
-            threshold and may name the less probable class. "threshold" for 1/2 at the threshold, so that `predict`
-            names the more probable class, as one of scikit-learn's checks asks; these are no frequencies.
-        positive_label: the class to find; None for 1 of 0 and 1, True, and the rarer one of other classes, as the
-            command line has it, with a warning where that is the first of `classes_` or the majority.
-
-    Attributes:
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: raw scores above it are called positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-    """
-
-    def _check_arguments(self) -> None:
-        self._check_decisions()
-        super()._check_arguments()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from moreauc.estimators.decisions import RowRanker
+    from moreauc.estimators.ranker import Ranker
     from moreauc.train import History
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ class Description:
     coefficients: Floats | None = None
     importance: Floats | None = None
     candidates: tuple[ModelScore, ...] = ()
-    members: Mapping[str, RowRanker] = field(default_factory=dict)
+    members: Mapping[str, Ranker] = field(default_factory=dict)
     histories: tuple[History, ...] = ()
 
 

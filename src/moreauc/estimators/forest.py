@@ -6,25 +6,24 @@ import warnings
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+import pandas as pd
 from scipy.special import logit
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from moreauc._checks import check_count, floor_count
-from moreauc.estimators.base import Array, all_or_nothing
-from moreauc.estimators.boosted_fit import in_float32
-from moreauc.estimators.decisions import TreeRanker
+from moreauc._checks import floor_count
+from moreauc.estimators.base import Array, Floats, Random
+from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
-from moreauc.estimators.linear_fit import Floats, Rows, merge_equal
-from moreauc.metrics import tpauc_score
+from moreauc.estimators.ranker import Ranker, TrainingRows
+from moreauc.estimators.rows import WeightedRows, in_float32, merge_equal
 
 _LEAVES = (1, 5)  # sizes of leaves to choose from
 _MANY = 50_000  # rows from which on a tree sees so many of them, and the larger leaves are used without a choice
 
 
-class TPAUCForest(TreeRanker):
+class TPAUCForest(Ranker):
     r"""Random forest whose classes weigh the same, with leaves of the size that ranks the region best.
 
     A :class:`sklearn.ensemble.RandomForestClassifier` that splits by the log loss, in which all positives of a tree
@@ -36,20 +35,12 @@ class TPAUCForest(TreeRanker):
 
     Equal rows are one row with their weights added up, so that a row of weight 2 gives the same model as two rows.
 
-    `X` is an array of numbers, a sparse matrix, which stays sparse, or a DataFrame that may also have bool, string,
-    category and date columns, as in :class:`TPAUCClassifier`. NaN in arrays is left to scikit-learn, which finds a side
-    of each split for it.
+    NaN in arrays is left to scikit-learn, which finds a side of each split for it. `groups` are accepted, but a forest
+    draws single rows: the trees of an out-of-bag score may have seen others of its group.
 
     Args:
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
         n_estimators: number of trees.
         min_samples_leaf: smallest number of rows in a leaf; "auto" for the choice between 1 and 5.
-        fpr_budget: largest false positive rate that `predict` may have on the out-of-bag scores, in [0, 1]; None for
-            `max_fpr`.
-        probabilities: "calibrated" for Platt scaling of the scores; "threshold" for 1/2 at the threshold, as in
-            :class:`TPAUCClassifier`.
-        positive_label: the class to find; None as in :class:`TPAUCClassifier`.
         n_jobs: number of threads, as in scikit-learn: None for 1, -1 for all cores.
         random_state: seed or generator of the forest; None for NumPy's global generator.
 
@@ -58,13 +49,6 @@ class TPAUCForest(TreeRanker):
         feature_importances_: share of each column in what the splits gain; of the columns that `preprocessor_` makes
             where there is one.
         min_samples_leaf_: the size of leaves that is used.
-        preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: rows with a raw score above it are predicted positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-        n_features_in_: number of features.
-        feature_names_in_: their names, if `X` was a DataFrame with string column names.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -86,39 +70,11 @@ class TPAUCForest(TreeRanker):
         min_samples_leaf: int | Literal["auto"] = "auto",
         fpr_budget: float | None = None,
         probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: Any = None,
+        positive_label: object = None,
         n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: Random = None,
     ) -> None:
         self._keep(locals())
-
-    @all_or_nothing
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> TPAUCForest:
-        """Fit on a table and its two classes.
-
-        Args:
-            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
-            y: classes, two of any kind, shape `(n,)`.
-            sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
-                encoding of a DataFrame. None for 1 each.
-            groups: what each row belongs to, shape `(n,)`. Accepted as by the other classifiers; a forest draws single
-                rows, so the trees of an out-of-bag score may have seen others of its group.
-        """
-        self._check_arguments()
-        given = self._training_rows(X, y, sample_weight, groups)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows, _ = merge_equal(Rows(self._fit_design(given.table), given.values == given.label, given.weight))
-        forests = [self._grow(rows, size, seed) for size in self._sizes(rows)]
-        points = [self._point(rows, forest) for forest in forests] if len(forests) > 1 else [0.0]
-        best = int(np.argmax(points))
-        self.forest_, self.min_samples_leaf_ = forests[best], int(forests[best].min_samples_leaf)
-        judged, shares = _out_of_bag(rows, self.forest_)
-        if judged.positive.all() or not judged.positive.any():
-            judged, shares = rows, self._shares(rows.X)
-        self._decide_by(given.classes, given.label, judged.positive, self._odds(shares), judged.weight)
-        return self
 
     @property
     def feature_importances_(self) -> Floats:
@@ -138,7 +94,7 @@ class TPAUCForest(TreeRanker):
             importance=self.feature_importances_,
         )
 
-    def _sizes(self, rows: Rows) -> tuple[int, ...]:
+    def _sizes(self, rows: WeightedRows) -> tuple[int, ...]:
         """Return the sizes of leaves to try: one where the rows are too many, or too few for the region."""
         if self.min_samples_leaf != "auto":
             return (self.min_samples_leaf,)
@@ -147,7 +103,7 @@ class TPAUCForest(TreeRanker):
         counts = ((int(rows.positive.sum()), 1.0 - self.min_tpr), (int((~rows.positive).sum()), self.max_fpr))
         return _LEAVES if all(floor_count(count // 2, share) >= 1 for count, share in counts) else _LEAVES[:1]
 
-    def _grow(self, rows: Rows, size: int, seed: int) -> RandomForestClassifier:
+    def _grow(self, rows: WeightedRows, size: int, seed: int) -> RandomForestClassifier:
         forest = RandomForestClassifier(
             self.n_estimators,
             criterion="log_loss",
@@ -160,13 +116,8 @@ class TPAUCForest(TreeRanker):
         )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some inputs do not have OOB scores", UserWarning)
-            forest.fit(in_float32(rows.X), rows.positive, None if (rows.weight == 1.0).all() else rows.weight)
+            forest.fit(in_float32(rows.X), rows.positive, rows.weight_or_none)
         return forest
-
-    def _point(self, rows: Rows, forest: RandomForestClassifier) -> float:
-        """Return the partial AUC of the out-of-bag scores."""
-        judged, shares = _out_of_bag(rows, forest)
-        return tpauc_score(judged.positive, shares, sample_weight=judged.weight, **self._region())
 
     def _shares(self, design: Any) -> Floats:
         shares: Floats = self.forest_.predict_proba(in_float32(design))[:, 1]
@@ -179,16 +130,28 @@ class TPAUCForest(TreeRanker):
 
     def _check_arguments(self) -> None:
         self._check_decisions()
-        self._check_counts("n_estimators")
-        if self.min_samples_leaf != "auto":
-            check_count(self._owner, "min_samples_leaf", self.min_samples_leaf)
+        self._check_counts("n_estimators", *(() if self.min_samples_leaf == "auto" else ("min_samples_leaf",)))
 
-    def _scores(self, X: Any) -> Array:
-        check_is_fitted(self, "forest_")
-        return self._check_scores(self._odds(self._shares(self._design(X))))
+    def _fit_rows(self, given: TrainingRows) -> Judged:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        design = self._fit_encoder(given.table, is_needed=isinstance(given.table, pd.DataFrame))
+        rows, _ = merge_equal(WeightedRows(design, given.positive, given.weight))
+        forests = [self._grow(rows, size, seed) for size in self._sizes(rows)]
+        found = [_out_of_bag(rows, forest) for forest in forests]
+        region, best = (self.min_tpr, self.max_fpr), 0
+        if len(forests) > 1:
+            best = int(np.argmax([judged.partial_auc(shares, region) for judged, shares in found]))
+        self.forest_, self.min_samples_leaf_ = forests[best], int(forests[best].min_samples_leaf)
+        judged, shares = found[best]
+        if judged.positive.all() or not judged.positive.any():
+            judged, shares = rows, self._shares(rows.X)
+        return judged.judged(self._odds(shares))
+
+    def _score_table(self, table: Any) -> Array:
+        return self._odds(self._shares(self._encode(table)))
 
 
-def _out_of_bag(rows: Rows, forest: RandomForestClassifier) -> tuple[Rows, Floats]:
+def _out_of_bag(rows: WeightedRows, forest: RandomForestClassifier) -> tuple[WeightedRows, Floats]:
     """Return the rows that some tree did not see, and the share of positives by these trees."""
     shares = forest.oob_decision_function_
     known = np.flatnonzero(shares.sum(axis=1) > 0.5)  # 0, or NaN, where every tree saw the row; else 1

@@ -6,30 +6,36 @@ import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from moreauc._checks import check_count
+from moreauc.criteria.group_dro import GroupDROLoss
+from moreauc.data.batches import SparseRows, as_inputs
 from moreauc.data.groups import count_worst, name_groups
-from moreauc.data.tabular import same_rows
+from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, Saving, TableEstimator, all_or_nothing
+from moreauc.estimators.base import Array, Floats, Random, Scorer, all_or_nothing, check_table, check_targets
 from moreauc.estimators.description import GroupDescription
-from moreauc.metrics import group_accuracy, group_table
-from moreauc.metrics.groups import GroupTable
+from moreauc.estimators.network_fit import NetworkFit, SavePlan, TableFit, table_scores
+from moreauc.metrics.groups import GroupTable, group_accuracy, group_table
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
-from moreauc.tasks.goals import Classes, Floats, Numbers, RegressionLoss
+from moreauc.tasks.goals import Classes, Numbers, RegressionLoss
 from moreauc.tasks.groups import GroupTask
 from moreauc.train import predict_scores
 
+Goal = Classes | Numbers
 Module = nn.Module | Callable[[int, int], nn.Module]
 
 _NO_GROUPS = (
@@ -42,7 +48,56 @@ class GroupsWarning(UserWarning):
     """No groups were given to an estimator that trains for the worst of them."""
 
 
-class GroupDROEstimator(TableEstimator):
+def exact_scores(owner: str, model: nn.Module, inputs: Tensor | SparseRows) -> Floats:
+    """Return the raw scores of encoded rows: of an MLP in float64, where they do not depend on the rows beside them."""
+    inputs = inputs.cpu()
+    if isinstance(model, MLP):
+        model, inputs = copy.deepcopy(model).double(), inputs.double()
+    return table_scores(owner, model, inputs)
+
+
+@dataclass(kw_only=True)
+class GroupFit(TableFit[GroupTask]):
+    """Networks for rows in groups; see :class:`GroupDROEstimator`."""
+
+    task_kind = GroupTask
+
+    module: Module | None
+    hidden: tuple[int, ...]
+    groups_per_batch: int
+    samples_per_group: int
+    sampler: Literal["auto", "groups", "plain"]
+    sample_loss: RegressionLoss = "squared"  # of a regressor
+
+    def _check_own(self) -> None:
+        if self.sample_loss not in ("squared", "absolute"):
+            raise ValueError(f"{self.owner}: sample_loss must be 'squared' or 'absolute', got {self.sample_loss!r}")
+        self._check_choice("sampler", ("auto", "groups", "plain"))
+        if self.sampler == "groups" and self.loss == "erm_reweighted":
+            raise ValueError(
+                f"{self.owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice"
+            )
+        self._check_module()
+        for name in ("groups_per_batch", "samples_per_group"):
+            check_count(self.owner, name, getattr(self, name))
+
+    def _make_module(self, data: Data, task: GroupTask, loss: nn.Module, seed: int, number: int) -> nn.Module:
+        num_inputs, num_outputs = data.inputs.shape[1], task.goal.num_outputs
+        if self.module is None:
+            return self._build_module(partial(MLP, hidden=self.hidden, num_outputs=num_outputs), num_inputs, seed=seed)
+        made = self._build_module(self.module, num_inputs, num_outputs, seed=seed)
+        first = data.inputs.index_select(0, torch.zeros(1, dtype=torch.long, device=self.device))
+        scores = predict_scores(made.to(self.device), [(first, torch.zeros(1))])[0]
+        wanted = (1,) if num_outputs == 1 else (1, num_outputs)
+        if tuple(scores.shape) != wanted:
+            raise ValueError(f"{self.owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
+        return made
+
+    def _raw_scores(self, model: nn.Module, inputs: Tensor | SparseRows) -> Floats:
+        return exact_scores(self.owner, model, inputs)
+
+
+class GroupDROEstimator(Scorer, shared=NetworkFit):
     """Arguments and attributes of the estimators for groups.
 
     They minimise the mean loss of the `top_k` worst groups, by SONX or by another method of :mod:`moreauc.methods`;
@@ -52,6 +107,9 @@ class GroupDROEstimator(TableEstimator):
     therefore shrunk towards the overall mean, by as much as sampling noise explains their differences. No rows are held
     out from groups that are too small; if all groups are, the last epoch is kept. If no epoch is better than the
     initial weights these are kept, with an :class:`~moreauc.train.UntrainedWarning`.
+
+    `X` is an array of numbers, NaN for missing values, a sparse matrix, or a DataFrame that may also have bool, string,
+    category and date columns; see the guide for what is done with them.
 
     Without `groups` all rows form one group, so that the mean loss is minimised, with a :class:`GroupsWarning`.
 
@@ -73,6 +131,9 @@ class GroupDROEstimator(TableEstimator):
             is "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
 
     Attributes:
+        preprocessor_: turns `X` into what `model_` takes.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if the data were DataFrames with string column names.
         groups_: names of the groups, sorted where they can be.
         group_table_: loss and score of each group on the held-out rows (on the training rows if none are held out), a
             :class:`~moreauc.metrics.groups.GroupTable`.
@@ -82,15 +143,16 @@ class GroupDROEstimator(TableEstimator):
             negative. None if no rows are held out.
     """
 
-    _task = GroupTask
-    _goal: Any  # Classes or Numbers, set by `fit`
+    _task = "groups"
+    _goal: Goal  # set by `fit`
+    preprocessor_: TableEncoder
 
     def __init__(
         self,
         *,
         loss: str = "sonx",
         top_k: float = 1,
-        loss_options: Mapping[str, Any] | None = None,
+        loss_options: Mapping[str, object] | None = None,
         module: Module | None = None,
         hidden: tuple[int, ...] = (64, 64),
         standardize: bool = True,
@@ -104,7 +166,7 @@ class GroupDROEstimator(TableEstimator):
         validation_fraction: float = 0.2,
         patience: int | None = None,
         device: torch.device | str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
+        random_state: Random = None,
         verbose: int = 0,
     ) -> None:
         self._keep(locals())
@@ -112,14 +174,14 @@ class GroupDROEstimator(TableEstimator):
     @all_or_nothing
     def fit(
         self,
-        X: Any,
+        X: object,
         y: ArrayLike,
-        groups: Any = None,
+        groups: object = None,
         *,
         checkpoint: str | Path | None = None,
         every: int | None = None,
         resume: bool = True,
-    ) -> Any:
+    ) -> Self:
         """Train on a table, its targets and the groups of its rows.
 
         Args:
@@ -133,26 +195,29 @@ class GroupDROEstimator(TableEstimator):
             every: steps between two saves; None to save at the end of each epoch only.
             resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
-        self._check_arguments()
-        X = self._check_table(X, reset=True)
+        training = self._make(GroupFit, owner=self._owner, settings=self.settings(), fitted=vars(self).get("model_"))
+        training.check()
+        X = check_table(self, X, reset=True)
         values, goal = self._read_targets(X, y)
         labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
         names, codes = name_groups(self._owner, labels, len(values))
         top_k = count_worst(self._owner, self.top_k, len(names))
-        task = self._make_task(num_groups=len(names), top_k=top_k, goal=goal)
+        options = self.loss_options or {}
+        task = self._make(GroupTask, loss_options=options, num_groups=len(names), top_k=top_k, goal=goal)
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
         same = same_rows(self._owner, X) if self.validation_fraction else None
-        trained = self._train(task, X, values, Saving(checkpoint, every, resume), groups=codes, same=same)
-        self._goal, loss = trained.task.goal, self.loss_
+        found = training.run(task, X, values, SavePlan(checkpoint, every, resume), groups=codes, same=same)
+        found.put_into(self)
+        self._goal, self.preprocessor_, loss = found.task.goal, training.encoder, self.loss_
         self.groups_, self.top_k_ = names, top_k
-        self.chosen_by_ = task.choice(loss).text if len(self.held_out_) else None
-        threshold = getattr(loss.criterion, "s", None)
+        self.chosen_by_ = task.choice(loss).text if len(found.held_out) else None
+        threshold = loss.criterion.s if isinstance(loss.criterion, GroupDROLoss) else None
         self.loss_threshold_ = None if threshold is None else self._goal.unit * float(threshold)
-        self.group_table_ = self._table(trained.scores, trained.data.values, codes[trained.numbers], names)
+        self.group_table_ = self._table(found.scores, found.data.values, codes[found.numbers], names)
         return self
 
-    def group_score(self, X: Any, y: ArrayLike, groups: Any) -> GroupTable:
+    def group_score(self, X: object, y: ArrayLike, groups: object) -> GroupTable:
         """Return how well the model does on each group of a table: its size, its mean loss, and more.
 
         Args:
@@ -165,7 +230,7 @@ class GroupDROEstimator(TableEstimator):
         names, codes = name_groups(self._owner, groups, len(values))
         return self._table(scores, values, codes, names)
 
-    def row_losses(self, X: Any, y: ArrayLike) -> Floats:
+    def row_losses(self, X: object, y: ArrayLike) -> Floats:
         """Return the loss of each row of a table, shape `(n,)`, whose means are those of the groups."""
         scores = self._scores(X)
         losses: Floats = self._goal.row_losses(scores, self._known_target(X, y))
@@ -173,10 +238,11 @@ class GroupDROEstimator(TableEstimator):
 
     def describe(self) -> GroupDescription:
         """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self)
         return GroupDescription(
             kind="network",
             title=self.title,
-            histories=self._histories(),
+            histories=tuple(member.history for member in self.members_),
             held_out=self.held_out_,
             row_loss=self._goal.loss_text,
             top_k=self.top_k_,
@@ -185,11 +251,11 @@ class GroupDROEstimator(TableEstimator):
         )
 
     @abstractmethod
-    def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
+    def _read_targets(self, X: object, y: ArrayLike) -> tuple[Array, Goal]:
         """Return the class number or value of each row, and the kind of target."""
 
     @abstractmethod
-    def _known_target(self, X: Any, y: ArrayLike) -> Array:
+    def _known_target(self, X: object, y: ArrayLike) -> Array:
         """Return the same numbers or values for targets that come after `fit`."""
 
     def _table(self, scores: Floats, values: Array, codes: NDArray[np.int64], names: Array) -> GroupTable:
@@ -201,32 +267,15 @@ class GroupDROEstimator(TableEstimator):
             **self._goal.table_inputs(scores, values),
         )
 
-    def _check_own_arguments(self) -> None:
-        self._check_choices(sampler=("auto", "groups", "plain"))
-        if self.sampler == "groups" and self.loss == "erm_reweighted":
-            raise ValueError(
-                f"{self._owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice"
-            )
-        self._check_module()
-        self._check_counts("groups_per_batch", "samples_per_group")
+    def _scores(self, X: object) -> Floats:
+        check_is_fitted(self)
+        table = check_table(self, X, reset=False)
+        return exact_scores(self._owner, self.model_, as_inputs(self.preprocessor_.transform(table)))
 
-    def _make_module(self, data: Data, task: GroupTask, loss: Any, seed: int, number: int) -> nn.Module:
-        num_inputs, num_outputs = data.inputs.shape[1], task.goal.num_outputs
-        if self.module is None:
-            return self._build_module(partial(MLP, hidden=self.hidden, num_outputs=num_outputs), num_inputs, seed=seed)
-        made = self._build_module(self.module, num_inputs, num_outputs, seed=seed)
-        first = data.inputs.index_select(0, torch.zeros(1, dtype=torch.long, device=self.device))
-        scores = predict_scores(made.to(self.device), [(first, torch.zeros(1))])[0]
-        wanted = (1,) if num_outputs == 1 else (1, num_outputs)
-        if tuple(scores.shape) != wanted:
-            raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
-        return made
-
-    def _raw_scores(self, model: nn.Module, inputs: Tensor) -> Floats:
-        inputs = inputs.cpu()
-        if isinstance(model, MLP):  # in float64 the score of a row does not depend on the rows beside it
-            model, inputs = copy.deepcopy(model).double(), inputs.double()
-        return self._table_scores(model, inputs)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
+        return tags
 
 
 class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[misc]
@@ -246,31 +295,31 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         True
     """
 
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
+    _goal: Classes
+
+    def decision_function(self, X: object) -> NDArray[np.float32]:
         """Return raw scores: shape `(n,)` for two classes, above 0 for `classes_[1]`; else `(n, number of classes)`."""
         return self._scores(X).astype(np.float32)
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         """Return the class of each row, shape `(n,)`."""
         scores = self._scores(X)
         predicted: Array = self.classes_[self._goal.predictions(scores)]
         return predicted
 
-    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+    def predict_proba(self, X: object) -> NDArray[np.float32]:
         """Return the probabilities of `classes_`, shape `(n, number of classes)`."""
-        scores = self._scores(X)
-        goal: Classes = self._goal
-        return goal.probabilities(scores).astype(np.float32)
+        return self._goal.probabilities(self._scores(X)).astype(np.float32)
 
-    def worst_group_score(self, X: Any, y: ArrayLike, groups: Any) -> float:
+    def worst_group_score(self, X: object, y: ArrayLike, groups: object) -> float:
         """Return the lowest accuracy of a group; arguments as in `group_score`."""
         predicted = self.predict(X)
         values = self._known_target(X, y)
         _, codes = name_groups(self._owner, groups, len(values))
         return group_accuracy(self.classes_[values], predicted, codes, top_k=1)
 
-    def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
-        values = self._check_targets(X, y)
+    def _read_targets(self, X: object, y: ArrayLike) -> tuple[Array, Goal]:
+        values = check_targets(self._owner, X, y)
         check_classification_targets(values)
         classes, codes = np.unique(values, return_inverse=True)
         if len(classes) < 2:
@@ -278,8 +327,8 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         self.classes_ = classes
         return codes.astype(np.int64), Classes(classes)
 
-    def _known_target(self, X: Any, y: ArrayLike) -> Array:
-        values = self._check_targets(X, y)
+    def _known_target(self, X: object, y: ArrayLike) -> Array:
+        values = check_targets(self._owner, X, y)
         self._check_known(values)
         found: Array = np.searchsorted(self.classes_, values)
         return found
@@ -307,7 +356,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         sample_loss: RegressionLoss = "squared",
         loss: str = "sonx",
         top_k: float = 1,
-        loss_options: Mapping[str, Any] | None = None,
+        loss_options: Mapping[str, object] | None = None,
         module: Module | None = None,
         hidden: tuple[int, ...] = (64, 64),
         standardize: bool = True,
@@ -321,31 +370,26 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         validation_fraction: float = 0.2,
         patience: int | None = None,
         device: torch.device | str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
+        random_state: Random = None,
         verbose: int = 0,
     ) -> None:
         self._keep(locals())
 
-    def predict(self, X: Any) -> Floats:
+    def predict(self, X: object) -> Floats:
         """Return the number predicted for each row, shape `(n,)`."""
         scores = self._scores(X)
         predicted: Floats = self._goal.predictions(scores)
         return predicted
 
-    def worst_group_score(self, X: Any, y: ArrayLike, groups: Any) -> float:
+    def worst_group_score(self, X: object, y: ArrayLike, groups: object) -> float:
         """Return the negative of the largest mean error of a group; arguments as in `group_score`."""
         return -float(self.group_score(X, y, groups).worst["loss"])
 
-    def _check_own_arguments(self) -> None:
-        if self.sample_loss not in ("squared", "absolute"):
-            raise ValueError(f"{self._owner}: sample_loss must be 'squared' or 'absolute', got {self.sample_loss!r}")
-        super()._check_own_arguments()
-
-    def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
+    def _read_targets(self, X: object, y: ArrayLike) -> tuple[Array, Goal]:
         return self._known_target(X, y), Numbers(self.sample_loss)
 
-    def _known_target(self, X: Any, y: ArrayLike) -> Array:
-        values = self._check_targets(X, y)
+    def _known_target(self, X: object, y: ArrayLike) -> Array:
+        values = check_targets(self._owner, X, y)
         if values.dtype.kind not in "biuf":
             try:
                 values = values.astype(np.float64)

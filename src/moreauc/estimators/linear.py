@@ -6,22 +6,22 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from moreauc._checks import check_count, check_real
+from moreauc._checks import check_real
 from moreauc._system import one_thread
 from moreauc.core.surrogates import get_surrogate
-from moreauc.data.tabular import TableEncoder
-from moreauc.estimators.base import Array, all_or_nothing
-from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.base import Array, Floats, Random
+from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
-from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, Floats, LinearFit, Rows
+from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, LinearFit
+from moreauc.estimators.ranker import Ranker, TrainingRows
+from moreauc.estimators.rows import WeightedRows
 
 
-class TPAUCLinear(RowRanker):
+class TPAUCLinear(Ranker):
     r"""Linear binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
     The model is fitted as logistic regression; L-BFGS then fine-tunes its weights for the two-way partial AUC, with the
@@ -36,12 +36,7 @@ class TPAUCLinear(RowRanker):
     set on the training rows. With more than 20,000 rows `C` and the margin are chosen on a sample, threshold and
     probabilities on all training rows.
 
-    `X` is an array of numbers (NaN for missing values), a sparse matrix, which stays sparse, or a DataFrame that may
-    also have bool, string and category columns, as in :class:`TPAUCClassifier`.
-
     Args:
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
         C: inverse strength of the L2 penalty, above 0, as in scikit-learn's `LogisticRegression`; "auto" for 1, or for
             0.1 or 0.01 if the partial AUC of logistic regression is better with it by a standard error.
         surrogate: name of the pairwise loss, a non-decreasing one of :func:`~moreauc.core.surrogates.get_surrogate`.
@@ -51,11 +46,6 @@ class TPAUCLinear(RowRanker):
             largest absolute value.
         max_iter: most steps of logistic regression, and of L-BFGS for each margin.
         tol: L-BFGS stops when the relative decrease of the objective is below this.
-        fpr_budget: largest false positive rate that `predict` may have on the scores that set the threshold, in [0, 1];
-            None for `max_fpr`.
-        probabilities: "calibrated" for Platt scaling of the scores; "threshold" for 1/2 at the threshold, as in
-            :class:`TPAUCClassifier`.
-        positive_label: the class to find; None as in :class:`TPAUCClassifier`.
         random_state: seed or generator of the folds; None for NumPy's global generator.
 
     Attributes:
@@ -65,14 +55,7 @@ class TPAUCLinear(RowRanker):
         C_: the strength chosen.
         margin_: the margin chosen, None where logistic regression was kept.
         n_iter_: steps of logistic regression and of L-BFGS of the final model.
-        preprocessor_: turns a DataFrame, or an array with missing values, into numbers; None where not needed.
         means_: column means of an array, used for missing values in `predict`; None for sparse matrices.
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: rows with a raw score (`X @ coef_[0]` up to the sign) above it are predicted positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-        n_features_in_: number of features.
-        feature_names_in_: their names, if `X` was a DataFrame with string column names.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -84,13 +67,10 @@ class TPAUCLinear(RowRanker):
         True
     """
 
-    _precision = np.float64
     coef_: Floats
-    intercept_: Floats
     C_: float
     margin_: float | None
     n_iter_: int
-    preprocessor_: TableEncoder | None
     means_: Floats | None
 
     def __init__(
@@ -106,45 +86,15 @@ class TPAUCLinear(RowRanker):
         tol: float = 1e-4,
         fpr_budget: float | None = None,
         probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: Any = None,
-        random_state: int | np.random.RandomState | None = None,
+        positive_label: object = None,
+        random_state: Random = None,
     ) -> None:
         self._keep(locals())
 
-    @all_or_nothing
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> TPAUCLinear:
-        """Fit on a table and its two classes.
-
-        Args:
-            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
-            y: classes, two of any kind, shape `(n,)`.
-            sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
-                encoding of a DataFrame. None for 1 each.
-            groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: rows of one
-                group are in one fold. None to keep equal rows together.
-        """
-        self._check_arguments()
-        given = self._training_rows(X, y, sample_weight, groups)
-        rows = Rows(self._fit_design(given.table), given.values == given.label, given.weight, given.group)
-        fitting = LinearFit(
-            strengths=STRENGTHS if self.C == "auto" else (float(self.C),),
-            **self._region(),
-            surrogate=self.surrogate,
-            margins=MARGINS if self.margin == "auto" else (float(self.margin),),
-            choose=self.margin == "auto",
-            standardize=self._numbers_of(rows.X) & bool(self.standardize),
-            max_iter=self.max_iter,
-            tol=self.tol,
-        )
-        with one_thread():
-            found = fitting.run(rows, check_random_state(self.random_state))
-        self.C_, self.margin_, self.n_iter_ = found.C, found.margin, found.steps
-        self._decide_by(given.classes, given.label, found.scored.positive, found.scores, found.scored.weight)
-        self.coef_ = self._direction() * found.coef[None, :]
-        self.intercept_ = np.array([-self._direction() * self.threshold_])
-        return self
+    @property
+    def intercept_(self) -> Floats:
+        """Constant of the decision function, shape `(1,)`; the threshold for `fpr_budget` is at 0."""
+        return np.array([-self._direction() * self.threshold_])
 
     def describe(self) -> Description:
         """Return what a page shows of the fitted estimator."""
@@ -160,7 +110,7 @@ class TPAUCLinear(RowRanker):
 
     def _check_arguments(self) -> None:
         self._check_decisions()
-        check_count(self._owner, "max_iter", self.max_iter)
+        self._check_counts("max_iter")
         check_real(self._owner, "tol", self.tol, low=0.0)
         for name in ("C", "margin"):
             value = getattr(self, name)
@@ -171,18 +121,27 @@ class TPAUCLinear(RowRanker):
         if not get_surrogate(self.surrogate).non_decreasing:
             raise ValueError(f"{self._owner}: surrogate must be non-decreasing, got {self.surrogate!r}")
 
-    def _fit_design(self, table: Any) -> Any:
-        """Fit the encoder to a table, and return the encoded table as float64."""
-        self.preprocessor_, self.means_ = None, None
-        if issparse(table):
-            return table.astype(np.float64, copy=False)
-        if isinstance(table, pd.DataFrame) or np.isnan(table).any():
-            encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
-            encoded = encoder.fit_encode(table)
-            self.preprocessor_ = encoder
-            return encoded
-        self.means_ = table.mean(0, dtype=np.float64)
-        return table.astype(np.float64, copy=False)
+    def _fit_rows(self, given: TrainingRows) -> Judged:
+        table = given.table
+        plain = not isinstance(table, pd.DataFrame) and (issparse(table) or not np.isnan(table).any())
+        self.means_ = None if issparse(table) or not plain else table.mean(0, dtype=np.float64)
+        rows = WeightedRows(self._fit_encoder(table, is_needed=not plain), given.positive, given.weight, given.group)
+        fitting = LinearFit(
+            strengths=STRENGTHS if self.C == "auto" else (float(self.C),),
+            region=(self.min_tpr, self.max_fpr),
+            surrogate=self.surrogate,
+            margins=MARGINS if self.margin == "auto" else (float(self.margin),),
+            choose=self.margin == "auto",
+            standardize=self._numbers_of(rows.X) & bool(self.standardize),
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+        with one_thread():
+            found = fitting.run(rows, check_random_state(self.random_state))
+        self.C_, self.margin_, self.n_iter_ = found.C, found.margin, found.steps
+        direction = 1 if given.label == given.classes[1] else -1
+        self.coef_ = direction * found.coef[None, :]
+        return found.scored.judged(found.scores)
 
     def _numbers_of(self, design: Any) -> Array:
         """Return which columns are numbers; the others mark levels and missing values."""
@@ -190,14 +149,9 @@ class TPAUCLinear(RowRanker):
             return np.ones(design.shape[1], dtype=bool)
         return self.preprocessor_.find_numbers()
 
-    def _scores(self, X: Any) -> Array:
-        check_is_fitted(self, "coef_")
-        table = self._check_table(X, reset=False)
-        if self.preprocessor_ is not None:
-            table = self.preprocessor_.transform(table)
-        elif not issparse(table):
-            table = np.asarray(table, dtype=np.float64)
-            missing = np.isnan(table)
-            if missing.any():
-                table = np.where(missing, 0.0 if self.means_ is None else self.means_, table)
-        return self._check_scores(table @ (self._direction() * self.coef_[0]))
+    def _score_table(self, table: Any) -> Array:
+        table = self._encode(table)
+        if not issparse(table) and np.isnan(table).any():
+            table = np.where(np.isnan(table), 0.0 if self.means_ is None else self.means_, table)
+        scores: Array = table @ (self._direction() * self.coef_[0])
+        return scores

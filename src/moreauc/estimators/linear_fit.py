@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pandas.util import hash_array
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.sparse import diags_array, issparse
@@ -21,11 +19,10 @@ from sklearn.linear_model import LogisticRegression
 from moreauc._checks import NotFiniteError, floor_count
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import Surrogate, get_surrogate
-from moreauc.data.duplicates import Codes, fold_together, hash_rows, number_equal
-from moreauc.metrics import tpauc_score
+from moreauc.data.duplicates import Codes, fold_together, number_equal
+from moreauc.estimators.base import Array, Floats
+from moreauc.estimators.rows import WeightedRows, merge_equal
 
-Array = NDArray[Any]
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Function = Callable[[Floats], tuple[float, Floats]]  # a point -> value and gradient
 
@@ -41,44 +38,7 @@ _WIDE = 1_000  # columns from which only the diagonal of the Hessian is used
 _TINY = 1e-100
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of numbers, `X` dense or sparse, which of them are positive, and their weights, above 0.
-
-    Rows with the same number `group` stay in one fold; None where equal rows do.
-    """
-
-    X: Any
-    positive: Bools
-    weight: Floats
-    group: Codes | None = None
-
-    def part(self, rows: Array) -> Rows:
-        """Return some of the rows."""
-        group = None if self.group is None else self.group[rows]
-        return Rows(self.X[rows], self.positive[rows], self.weight[rows], group)
-
-
-def merge_equal(rows: Rows) -> tuple[Rows, Array]:
-    """Return each different row of each class once, with the sum of its weights, and a hash of its features.
-
-    In the order of hashes: the result depends on what the rows are, not on their order nor on how often each is there.
-    """
-    hashes = _hash_sparse(rows.X) if issparse(rows.X) else hash_rows(pd.DataFrame(rows.X))
-    _, first, place = np.unique(hash_array(hashes + rows.positive), return_index=True, return_inverse=True)
-    weight = np.bincount(place, weights=rows.weight).astype(np.float64)
-    return replace(rows.part(first), weight=weight), hashes[first]
-
-
-def _hash_sparse(X: Any) -> Array:
-    """Return a hash of each row, the sum over its entries other than 0."""
-    entries = hash_array(hash_array(X.data) + hash_array(X.indices.astype(np.uint64))) * (X.data != 0)
-    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(entries, dtype=np.uint64)])
-    hashes: Array = np.diff(sums[X.indptr])  # modulo 2^64, as the sums
-    return hashes
-
-
-def standardized(rows: Rows, columns: Array) -> tuple[Rows, Floats, Floats]:
+def standardized(rows: WeightedRows, columns: Array) -> tuple[WeightedRows, Floats, Floats]:
     """Return rows whose marked columns have mean 0 and deviation 1, and the centres and scales of all columns.
 
     Sparse columns are not centred and are divided by their largest magnitude: by their deviation rare ones would be the
@@ -102,7 +62,7 @@ def standardized(rows: Rows, columns: Array) -> tuple[Rows, Floats, Floats]:
     return replace(rows, X=np.divide(X, scale, out=X)), centre, scale
 
 
-def sample(rows: Rows, random: np.random.RandomState) -> Rows:
+def sample(rows: WeightedRows, random: np.random.RandomState) -> WeightedRows:
     """Return as many rows as one chooses by, half of them of the rarer class if there are so many.
 
     Their weights make up for what is left out of their class.
@@ -146,12 +106,11 @@ class RegionObjective:
     Args:
         rows: the data.
         C: inverse strength of the penalty, as in scikit-learn's logistic regression.
-        min_tpr: lower end of the true positive rate.
-        max_fpr: upper end of the false positive rate.
+        region: `(min_tpr, max_fpr)`.
     """
 
-    def __init__(self, rows: Rows, *, C: float, min_tpr: float, max_fpr: float) -> None:
-        self.rows, self._region = rows, (min_tpr, max_fpr)
+    def __init__(self, rows: WeightedRows, *, C: float, region: tuple[float, float]) -> None:
+        self.rows, self._region = rows, region
         total = rows.weight.sum()
         self._share, self._penalty = rows.weight / total, 1.0 / (C * total)
         self._sides = np.flatnonzero(rows.positive), np.flatnonzero(~rows.positive)
@@ -222,7 +181,7 @@ class Coordinates:
         C: of logistic regression.
     """
 
-    def __init__(self, rows: Rows, minimum: Floats, C: float) -> None:
+    def __init__(self, rows: WeightedRows, minimum: Floats, C: float) -> None:
         size = len(minimum) - 1
         step = max(1, len(rows.weight) // max(_CHOOSING, 10 * size))  # a subsample is enough for an estimate
         X, share = rows.X[::step], rows.weight[::step] / rows.weight[::step].sum()
@@ -262,7 +221,7 @@ class Coordinates:
         return x + self._solve(found.x, transposed=True), int(found.nit)
 
 
-def _split(rows: Rows, folds: Array) -> Iterator[tuple[Rows, Rows, Bools]]:
+def _split(rows: WeightedRows, folds: Array) -> Iterator[tuple[WeightedRows, WeightedRows, Bools]]:
     """Return, for each fold, the rows to train on, those held out, and which these are."""
     for fold in range(_FOLDS):
         held = folds == fold
@@ -300,7 +259,7 @@ class Fitted(NamedTuple):
     C: float
     margin: float | None
     steps: int
-    scored: Rows
+    scored: WeightedRows
     scores: Floats
 
 
@@ -322,8 +281,7 @@ class LinearFit:
 
     Args:
         strengths: values of C to choose from, as in scikit-learn's logistic regression.
-        min_tpr: lower end of the true positive rate.
-        max_fpr: upper end of the false positive rate.
+        region: `(min_tpr, max_fpr)`.
         surrogate: name of the pairwise loss.
         margins: to go through, one after the other.
         choose: whether to choose among them and logistic regression, rather than to take the last.
@@ -333,8 +291,7 @@ class LinearFit:
     """
 
     strengths: Sequence[float]
-    min_tpr: float
-    max_fpr: float
+    region: tuple[float, float]
     surrogate: str
     margins: Sequence[float]
     choose: bool
@@ -342,7 +299,7 @@ class LinearFit:
     max_iter: int
     tol: float
 
-    def run(self, rows: Rows, random: np.random.RandomState) -> Fitted:
+    def run(self, rows: WeightedRows, random: np.random.RandomState) -> Fitted:
         """Fit a linear model."""
         few = len(rows.weight) <= _CHOOSING
         rows, hashes = merge_equal(rows) if few else (rows, np.empty(0))
@@ -369,14 +326,14 @@ class LinearFit:
         margin = self.margins[number - 1] if len(found) > 1 else None
         return Fitted(coef, C, margin, steps + more, rows, scores - found[-1][-1] + centre @ coef)
 
-    def _can_validate(self, rows: Rows, folds: Array) -> bool:
+    def _can_validate(self, rows: WeightedRows, folds: Array) -> bool:
         """Return whether there are folds, and enough of either class in each for the region."""
         if not len(folds):
             return False
         sizes = [int(np.bincount(folds[side], minlength=_FOLDS).min()) for side in (rows.positive, ~rows.positive)]
-        return min(sizes) >= 2 and min(map(floor_count, sizes, (1.0 - self.min_tpr, self.max_fpr))) >= 1
+        return min(sizes) >= 2 and min(map(floor_count, sizes, (1.0 - self.region[0], self.region[1]))) >= 1
 
-    def _choose_strength(self, rows: Rows, folds: Array) -> float:
+    def _choose_strength(self, rows: WeightedRows, folds: Array) -> float:
         """Return the C with which logistic regression has the best partial AUC on held-out folds."""
         if len(self.strengths) == 1:
             return self.strengths[0]
@@ -387,21 +344,21 @@ class LinearFit:
             x = start
             for place, C in enumerate(self.strengths):
                 x = self._logistic_again(train, C, x, coordinates)
-                points[fold, place] = self._partial_auc(test, scores_of(test.X, x))
+                points[fold, place] = test.partial_auc(scores_of(test.X, x), self.region)
         return self.strengths[best_beyond_chance(points)]
 
-    def _logistic(self, rows: Rows, C: float) -> tuple[Floats, int]:
+    def _logistic(self, rows: WeightedRows, C: float) -> tuple[Floats, int]:
         """Return weights and intercept of scikit-learn's logistic regression, and its steps."""
         model = LogisticRegression(C=C, max_iter=_LOGISTIC_STEPS)
-        model.fit(rows.X, rows.positive, sample_weight=None if (rows.weight == 1.0).all() else rows.weight)
+        model.fit(rows.X, rows.positive, sample_weight=rows.weight_or_none)
         return np.append(model.coef_[0], model.intercept_), int(model.n_iter_[0])
 
-    def _logistic_again(self, rows: Rows, C: float, start: Floats, coordinates: Coordinates) -> Floats:
+    def _logistic_again(self, rows: WeightedRows, C: float, start: Floats, coordinates: Coordinates) -> Floats:
         """Return the minimum of logistic regression, from one nearby."""
         return coordinates.minimise(self._objective(rows, C).logistic, start, _LOGISTIC_STEPS, _LOGISTIC_TOL)[0]
 
     def _path(
-        self, rows: Rows, C: float, start: Floats, coordinates: Coordinates, number: int
+        self, rows: WeightedRows, C: float, start: Floats, coordinates: Coordinates, number: int
     ) -> tuple[list[Floats], int]:
         """Return the start, then the minimisers for the first `number` margins, and the steps of all."""
         objective, steps, found = self._objective(rows, C), 0, [start]
@@ -414,19 +371,17 @@ class LinearFit:
             steps += more
         return found, steps
 
-    def _cross_validate(self, rows: Rows, C: float, folds: Array, start: Floats, coordinates: Coordinates) -> Trials:
+    def _cross_validate(
+        self, rows: WeightedRows, C: float, folds: Array, start: Floats, coordinates: Coordinates
+    ) -> Trials:
         """Return partial AUC and scores on held-out folds."""
         points, scores = np.empty((_FOLDS, 1 + len(self.margins))), np.empty((1 + len(self.margins), len(folds)))
         for fold, (train, test, held) in enumerate(_split(rows, folds)):
             own = self._logistic_again(train, C, start, coordinates)
             for place, x in enumerate(self._path(train, C, own, coordinates, len(self.margins))[0]):
                 scores[place, held] = scores_of(test.X, x)
-                points[fold, place] = self._partial_auc(test, scores[place, held])
+                points[fold, place] = test.partial_auc(scores[place, held], self.region)
         return Trials(points, scores)
 
-    def _objective(self, rows: Rows, C: float) -> RegionObjective:
-        return RegionObjective(rows, C=C, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
-
-    def _partial_auc(self, rows: Rows, scores: Floats) -> float:
-        weight = None if (rows.weight == 1.0).all() else rows.weight
-        return tpauc_score(rows.positive, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr, sample_weight=weight)
+    def _objective(self, rows: WeightedRows, C: float) -> RegionObjective:
+        return RegionObjective(rows, C=C, region=self.region)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -15,15 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from moreauc._checks import check_count
 from moreauc.core.pooling import Pooling
 from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import Array, Saving, all_or_nothing
-from moreauc.estimators.decisions import RankingClassifier
+from moreauc.estimators.base import Array, Floats, Random, all_or_nothing, check_scores
+from moreauc.estimators.decisions import Judged, TwoClassScorer
 from moreauc.estimators.description import Description
+from moreauc.estimators.network_fit import NetworkFit, SavePlan
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
+    BagsLike,
     BagTask,
     InstanceFormat,
     PreparedBags,
@@ -55,12 +58,64 @@ class InstanceScores:
     contribution: NDArray[np.float64]
 
 
-class MultiInstanceClassifier(RankingClassifier):
+def whole_scores(owner: str, model: nn.Module, bags: Bags, pooling: Pooling, chunk: int) -> Floats:
+    """Return the raw scores of prepared bags."""
+    return check_scores(owner, bag_scores(model, bags, pooling, chunk=chunk).numpy(), data="bags")
+
+
+@dataclass(kw_only=True)
+class BagFit(NetworkFit[BagTask]):
+    """Networks for bags of two classes; see :class:`MultiInstanceClassifier`."""
+
+    task_kind = BagTask
+    num_seeds = 4
+
+    num_positives: int
+    num_negatives: int
+    instances_per_bag: int | None
+    chunk: int
+    module: nn.Module | Callable[[int], nn.Module] | None
+    form: InstanceFormat
+    pooling: Pooling = field(init=False)  # of the loss
+    scale: tuple[Tensor, Tensor] | None = None  # means and deviations of the features
+
+    def _check_own(self) -> None:
+        self._check_module()
+        for name in ("num_positives", "num_negatives", "chunk"):
+            check_count(self.owner, name, getattr(self, name))
+        if self.instances_per_bag is not None:
+            check_count(self.owner, "instances_per_bag", self.instances_per_bag)
+
+    def _prepare(self, source: Bags, targets: Tensor, train: Array) -> Bags:
+        scaled = self.standardize and self.form.kind == "numbers"
+        self.scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
+        return PreparedBags(source, targets.cpu(), self.scale)
+
+    def _make_module(self, data: Data, task: BagTask, loss: Any, seed: int, number: int) -> nn.Module:
+        shape = self.form.shape
+        self.pooling = loss.pooling
+        if self.module is None and len(shape) > 1:
+            raise ValueError(
+                f"{self.owner}: module must be given for instances that are not vectors, got shape {shape}"
+            )
+        module = partial(InstanceMLP, attention=self.pooling.columns == 2) if self.module is None else self.module
+        return self._build_module(module, math.prod(shape), seed=seed)
+
+    def _raw_scores(self, model: nn.Module, inputs: Bags) -> Floats:
+        return whole_scores(self.owner, model, inputs, self.pooling, self.chunk)
+
+
+class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
     r"""Binary classifier for bags of instances with one label per bag, such as image patches of a patient.
 
     A network scores the instances, pooling turns these into the score of the bag, and both are trained for the two-way
     partial AUC by SONT, or by another method of :mod:`moreauc.methods`. A step sees a few instances of a few bags, so
     that bags need not fit into memory; predictions go through all instances, chunk by chunk.
+
+    A stratified part of the bags is held out: the epoch that scores best on it is kept (there is no second training on
+    all data), and the threshold of `predict` is chosen on it. Where a class is too small for that (2 in each part, and
+    enough for the region to hold a pair), or where the part would be many copies of few bags, since equal ones stay
+    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training bags.
 
     An argument `bags` is a :class:`~moreauc.data.Bags`, which may read its instances lazily from files, or a list with
     one array, tensor or DataFrame of numbers for each bag, of shape `(instances, features)`. Lists work with
@@ -77,6 +132,8 @@ class MultiInstanceClassifier(RankingClassifier):
         module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
             of it is trained, from its current weights); or a function that makes one from the number of features. It
             maps instances `(T, ...)` to scores `(T,)`, for attention to scores and attention logits `(T, 2)`.
+        momentum: momentum of "sgd".
+        warm_start_epochs: epochs of cross entropy before.
         num_positives: positive bags in a batch; all if the data have fewer.
         num_negatives: the same for negative bags. All methods get the same batches. These are balanced, so that
             "ce_att" has no class weights unless `loss_options` sets them.
@@ -100,8 +157,7 @@ class MultiInstanceClassifier(RankingClassifier):
         tensor(0)
     """
 
-    _task = BagTask
-    _num_seeds = 4
+    _task = "bags"
     pooling_: Pooling
     scale_: tuple[Tensor, Tensor] | None
     form_: InstanceFormat
@@ -112,7 +168,7 @@ class MultiInstanceClassifier(RankingClassifier):
         loss: str = "sont_att",
         min_tpr: float = 0.5,
         max_fpr: float = 0.5,
-        loss_options: Mapping[str, Any] | None = None,
+        loss_options: Mapping[str, object] | None = None,
         module: nn.Module | Callable[[int], nn.Module] | None = None,
         standardize: bool = True,
         epochs: int = 100,
@@ -128,10 +184,10 @@ class MultiInstanceClassifier(RankingClassifier):
         patience: int | None = None,
         fpr_budget: float | None = None,
         probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: Any = None,
+        positive_label: object = None,
         chunk: int = 4096,
         device: torch.device | str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
+        random_state: Random = None,
         verbose: int = 0,
     ) -> None:
         self._keep(locals())
@@ -139,13 +195,13 @@ class MultiInstanceClassifier(RankingClassifier):
     @all_or_nothing
     def fit(
         self,
-        bags: Any,
+        bags: BagsLike,
         y: ArrayLike | None = None,
         *,
         checkpoint: str | Path | None = None,
         every: int | None = None,
         resume: bool = True,
-    ) -> MultiInstanceClassifier:
+    ) -> Self:
         """Train on bags and their two classes.
 
         Args:
@@ -156,15 +212,21 @@ class MultiInstanceClassifier(RankingClassifier):
             every: steps between two saves; None to save at the end of each epoch only.
             resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
-        self._check_arguments()
-        source, self.form_ = as_bags(self._owner, bags)
-        values = classes_of(self._owner, bags, y, len(bags))
+        self._check_decisions()
+        source, form = as_bags(self._owner, bags)
+        training = self._make(
+            BagFit, owner=self._owner, settings=self.settings(), fitted=vars(self).get("model_"), form=form
+        )
+        training.check()
+        values = classes_of(self._owner, bags, y, len(source))
         classes = two_classes(self._owner, values)
         label = self._choose_label(classes, values)
         same = same_bags(source) if self.validation_fraction else None  # reads all bags
-        saving = Saving(checkpoint, every, resume)
-        trained = self._train(self._make_task(), source, values == label, saving, same=same)
-        self._decide_by(classes, label, trained.data.values, trained.scores)
+        task = self._make(BagTask, loss_options=self.loss_options or {})
+        found = training.run(task, source, values == label, SavePlan(checkpoint, every, resume), same=same)
+        found.put_into(self)
+        self.form_, self.pooling_, self.scale_ = form, training.pooling, training.scale
+        self._decide_by(classes, label, Judged(found.data.values, found.scores))
         self.n_features_in_ = math.prod(self.form_.shape)
         if self.form_.names is not None:
             self.feature_names_in_ = np.array(self.form_.names, dtype=object)
@@ -172,19 +234,19 @@ class MultiInstanceClassifier(RankingClassifier):
             del self.feature_names_in_  # set by an earlier fit
         return self
 
-    def decision_function(self, bags: Any) -> NDArray[np.float64]:
+    def decision_function(self, bags: BagsLike) -> NDArray[np.float64]:
         """Return how far the scores of whole bags are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
         return self._margins(self._scores(bags))
 
-    def predict(self, bags: Any) -> Array:
+    def predict(self, bags: BagsLike) -> Array:
         """Return the class of each bag, shape `(n,)`, at the threshold chosen for the false-positive budget."""
         return self._decide(self.decision_function(bags))
 
-    def predict_proba(self, bags: Any) -> NDArray[np.float64]:
+    def predict_proba(self, bags: BagsLike) -> NDArray[np.float64]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
         return self._probabilities(self._scores(bags))
 
-    def score(self, bags: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, bags: BagsLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the two-way partial AUC of the bags in the region; see :func:`moreauc.metrics.tpauc_score`.
 
         Args:
@@ -195,7 +257,7 @@ class MultiInstanceClassifier(RankingClassifier):
         scores = self._scores(bags)
         return self._partial_auc(classes_of(self._owner, bags, y, len(scores)), scores, sample_weight)
 
-    def instance_scores(self, bag: Any) -> InstanceScores:
+    def instance_scores(self, bag: object) -> InstanceScores:
         """Return score, weight and contribution of each instance of a bag.
 
         Args:
@@ -205,16 +267,17 @@ class MultiInstanceClassifier(RankingClassifier):
         check_is_fitted(self)
         instances, _ = as_instances(self._owner, "bag", bag, self.form_)
         outputs = instance_outputs(self.model_, prepare(instances, self.scale_), chunk=self.chunk)
-        self._check_scores(outputs.numpy(), data="bags")
+        check_scores(self._owner, outputs.numpy(), data="bags")
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
 
     def describe(self) -> Description:
         """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self)
         return Description(
             kind="network",
             title=self.title,
-            histories=self._histories(),
+            histories=tuple(member.history for member in self.members_),
             held_out=self.held_out_,
             threshold=self.threshold_,
         )
@@ -224,32 +287,8 @@ class MultiInstanceClassifier(RankingClassifier):
         tags.input_tags.two_d_array = False
         return tags
 
-    def _check_own_arguments(self) -> None:
-        self._check_module()
-        self._check_counts("num_positives", "num_negatives", "chunk")
-        if self.instances_per_bag is not None:
-            self._check_counts("instances_per_bag")
-
-    def _prepare(self, source: Bags, targets: Tensor, train: Array) -> Bags:
-        scaled = self.standardize and self.form_.kind == "numbers"
-        self.scale_ = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
-        return PreparedBags(source, targets.cpu(), self.scale_)
-
-    def _make_module(self, data: Data, task: Any, loss: Any, seed: int, number: int) -> nn.Module:
-        shape = self.form_.shape
-        self.pooling_ = loss.pooling
-        if self.module is None and len(shape) > 1:
-            raise ValueError(
-                f"{self._owner}: module must be given for instances that are not vectors, got shape {shape}"
-            )
-        module = partial(InstanceMLP, attention=self.pooling_.columns == 2) if self.module is None else self.module
-        return self._build_module(module, math.prod(shape), seed=seed)
-
-    def _scores(self, bags: Any) -> NDArray[np.float64]:
+    def _scores(self, bags: BagsLike) -> Floats:
         check_is_fitted(self)
         source, _ = as_bags(self._owner, bags, self.form_)
-        return self._raw_scores(self.model_, PreparedBags(source, source.labels, self.scale_))
-
-    def _raw_scores(self, model: nn.Module, inputs: Bags) -> NDArray[np.float64]:
-        scores = bag_scores(model, inputs, self.pooling_, chunk=self.chunk).numpy()
-        return self._check_scores(scores, data="bags")
+        prepared = PreparedBags(source, source.labels, self.scale_)
+        return whole_scores(self._owner, self.model_, prepared, self.pooling_, self.chunk)
