@@ -309,7 +309,8 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
 
     def predict_proba(self, X: object) -> NDArray[np.float32]:
         """Return the probabilities of `classes_`, shape `(n, number of classes)`."""
-        return self._goal.probabilities(self._scores(X)).astype(np.float32)
+        scores = self._scores(X)
+        return self._goal.probabilities(scores).astype(np.float32)
 
     def worst_group_score(self, X: object, y: ArrayLike, groups: object) -> float:
         """Return the lowest accuracy of a group; arguments as in `group_score`."""
