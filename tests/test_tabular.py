@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import numpy as np
@@ -9,9 +10,9 @@ import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 
-from moreauc.data.schema import ColumnWarning
+from moreauc.data.schema import ColumnWarning, learn_frame
 from moreauc.data.tabular import TableEncoder
-from moreauc.estimators import TPAUCClassifier
+from moreauc.estimators import TPAUCAuto, TPAUCClassifier
 
 
 def quick(**options):
@@ -132,8 +133,6 @@ def test_levels_that_were_not_there_in_fit(table):
             classifier.predict(X.assign(town=values))
     with pytest.raises(ValueError, match=r"'town' must hold text, .* got the number 3 in row"):
         classifier.predict(X[:1].assign(town=3))
-    with pytest.raises(ValueError, match="'size' must hold numbers, as in training, got 'large' in row 1"):
-        classifier.predict(X.assign(size="large"))
     with pytest.warns(ColumnWarning, match="in 1 of 1 rows"):  # a row may come alone
         classifier.predict(X[1:2].assign(town="d"))
     classifier.predict(X.assign(town=None))  # missing is no level that could be misspelt
@@ -155,17 +154,27 @@ def test_numbers_and_dates_as_texts_are_refused(texts):
     quick().fit(X.assign(a=X["a"].astype("category")), np.arange(40) % 2)
 
 
-def test_texts_that_begin_with_numbers_are_named_unless_they_are_categories():
-    X = pd.DataFrame({"x": np.arange(80) / 7, "code": [f"{k % 20} b" for k in range(80)]})
-    with pytest.warns(ColumnWarning, match="column 'code' holds 20 different texts that begin with a number"):
-        TableEncoder().fit(X)
-    TableEncoder().fit(X.astype({"code": "category"}))
+def test_doubtful_columns_are_named_once():
+    X = pd.DataFrame({"x": np.arange(80) / 7, "case": np.arange(80), "code": [f"{k % 20} b" for k in range(80)]})
+    auto = TPAUCAuto(models=["linear", "forest"], model_options={"forest": {"n_estimators": 5}}, random_state=0)
+    with pytest.warns(ColumnWarning) as found:
+        auto.fit(X, np.arange(80) % 2)
+    lines = [str(one.message) for one in found if one.category is ColumnWarning]
+    assert len(lines) == 2 and lines[0].startswith("TPAUCAuto: column 'case' holds a different whole number in every")
+    assert lines[1].startswith("TPAUCAuto: column 'code' holds 20 different texts that begin with a number")
+    TableEncoder().fit(X.drop(columns="case").astype({"code": "category"}))  # texts that are declared as levels
 
 
-def test_a_number_of_rows_is_named():
-    X = pd.DataFrame({"x": np.arange(40) / 7, "case": np.arange(40)})
-    with pytest.warns(ColumnWarning, match="TPAUCClassifier: column 'case' holds a different whole number in every"):
-        quick().fit(X, np.arange(40) % 2)
+def test_parts_of_a_typed_frame_keep_its_schema(table):
+    typed = learn_frame("t", table[0])
+    part = pickle.loads(pickle.dumps(typed.iloc[5:20]))
+    assert part.schema == typed.schema and learn_frame("t", part) is part
+    assert typed.schema.with_levels(part[part["town"] == "a"]).schema.columns[2].levels == ("a",)
+    for other in (part.drop(columns="size"), part.assign(town=1.5)):
+        with pytest.raises(ValueError, match="columns must be as they were read"):
+            _ = other.schema
+    with pytest.raises(ValueError, match="X must have 7 columns, as in training, got 6"):
+        typed.schema.read("t", table[0].drop(columns="size"))
 
 
 def test_missing_for_the_first_time_is_the_median():
@@ -210,16 +219,15 @@ def test_columns_that_cannot_be_used_are_named(values, message, table):
 def test_other_tables_in_predict_are_refused(table):
     X, y = table
     classifier = quick().fit(X, y)
-    with pytest.raises(ValueError, match="'size' must hold numbers, as in training, got 'large' in row 1"):
-        classifier.predict(X.assign(size="large"))
-    with pytest.raises(ValueError, match=r"'town' must hold text, as in training .*, got the date 2020"):
-        classifier.predict(X.assign(town=pd.Timestamp("2020")))
-    with pytest.raises(ValueError, match="feature names should match"):
-        classifier.predict(X.drop(columns="size"))
-    with pytest.raises(ValueError, match="feature names should match"):
-        classifier.predict(X[X.columns[::-1]])
-    with pytest.raises(ValueError, match="at least one row and one column"):
-        classifier.predict(X[:0])
+    for other, message in (
+        (X.assign(size="large"), "'size' must hold numbers, as in training, got 'large' in row 1"),
+        (X.assign(town=pd.Timestamp("2020")), r"'town' must hold text, as in training .*, got the date 2020"),
+        (X.drop(columns="size"), "feature names should match"),
+        (X[X.columns[::-1]], "feature names should match"),
+        (X[:0], "at least one row and one column"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier.predict(other)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"must be a DataFrame, as in fit, .*column 2"):
         classifier.predict(np.zeros((3, 7)))
 

@@ -200,22 +200,16 @@ def group_texts(column: pd.Series) -> pd.Series:
 # Types of columns
 
 
-def type_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose text columns hold numbers where all their texts are numbers, and bools where all are.
+def type_column(column: pd.Series) -> pd.Series:
+    """Return a column as numbers where all of its texts are numbers, and as bools where all are.
 
     Integers beyond 2^53 beside missing values, integers beyond 64 bits, and decimals that a float cannot tell apart
     come as Python's own numbers, which are exact.
 
     Example:
-        >>> table = type_columns(pd.DataFrame({"a": ["1", "2.5"], "b": ["true", "FALSE"], "c": ["1", "x"]}))
-        >>> table["a"].tolist(), table["b"].tolist(), table["c"].tolist()
-        ([1.0, 2.5], [True, False], ['1', 'x'])
+        >>> type_column(pd.Series(["1", "2.5"])).tolist(), type_column(pd.Series(["1", "x"])).tolist()
+        ([1.0, 2.5], ['1', 'x'])
     """
-    return pd.DataFrame({name: type_column(frame[name]) for name in frame}, index=frame.index)
-
-
-def type_column(column: pd.Series) -> pd.Series:
-    """Return one column of :func:`type_columns`."""
     if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind not in "OUT":
         return column
     present, content = column.dropna(), infer_dtype(column, skipna=True)

@@ -36,7 +36,7 @@ _MISSING = {
 def read_texts(path: str | Path) -> pd.DataFrame:
     """Read a table from a `.csv`, `.tsv`, `.parquet` or `.pq` file; all columns of a text file are texts.
 
-    As numbers, the names 01 and 1 of two groups would be one; :func:`~moreauc.data.texts.type_columns` makes numbers of
+    As numbers, the names 01 and 1 of two groups would be one; :func:`~moreauc.data.texts.type_column` makes numbers of
     the columns that hold them. A text file must be UTF-8, have a header with unique names, and as many fields in each
     line as in the header. Its separator is the comma, semicolon or tab that makes the most columns of the header, in a
     `.tsv` file with tabs the tab; lines end as on any system. Texts and names are stripped and composed (NFC). Empty
