@@ -113,8 +113,7 @@ def _cell(cell: Cell) -> Record:
 def _tests(table: Table) -> list[Record]:
     found = []
     for dataset, column in product(table.datasets, range(len(table.plan.regions))):
-        remedy = table.remedy(dataset.name, column)
-        for ours in [*table.literal, *([] if remedy is None else [remedy]), *table.recipes]:
+        for ours in [*table.literal, *table.recipes]:
             for other in table.baselines(ours):
                 test = table.test(ours, other, dataset.name, column)
                 place = {"protocol": table.protocol, "choice": table.choice, "dataset": dataset.name}

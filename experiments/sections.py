@@ -9,7 +9,7 @@ from typing import Any
 from experiments.config import DataSet, Experiment
 from experiments.engine import Record
 from experiments.ranks import difference_table, rank_table
-from experiments.tables import Cell, Curve, PairedTest, Records, Table, smallest_p, title_of
+from experiments.tables import Cell, Curve, Records, Table, smallest_p, title_of
 from experiments.trial import SMOOTHED
 from moreauc.app.report.pages import Section
 
@@ -155,48 +155,28 @@ def _not_run(plan: Experiment, dataset: DataSet) -> Section:
 
 
 def paired(table: Table, dataset: DataSet) -> list[Section]:
-    """Return the paired tests of a data set: a table for each method of the paper, another for the remedies."""
-    across = range(len(table.plan.regions))
-    picks: list[list[str | None]] = [[name] * len(across) for name in table.literal]
-    picks.append([table.remedy(dataset.name, column) for column in across])
-    picks += [[name] * len(across) for name in table.recipes]
-    sections = [_paired(table, dataset, pick) for pick in picks]
-    return [section for section in sections if section is not None]
-
-
-def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section | None:
-    """Return the tests of one method in each region; None where there is nothing to compare."""
-    plan, what = table.plan, units(table)
-    names = list(dict.fromkeys(name for name in pick if name is not None))
-    rows, most = [], 0
-    for other in table.baselines(names[0]) if names else []:
-        tests = [
-            PairedTest(0, None, 0, None) if name is None else table.test(name, other, dataset.name, column)
-            for column, name in enumerate(pick)
+    """Return the paired tests of a data set: a table for each of our methods, of the paper and by the recipe."""
+    plan, what, sections = table.plan, units(table), []
+    for ours in [*table.literal, *table.recipes]:
+        rows, most = [], 0
+        for other in table.baselines(ours):
+            tests = [table.test(ours, other, dataset.name, column) for column in range(len(plan.regions))]
+            row = [title_of(plan.candidates[other])]
+            for test in tests:
+                difference = NONE if test.difference is None else f"{test.difference:+.3f}"
+                row += [difference, f"{test.better}/{test.number}", NONE if test.p is None else f"{test.p:.3g}"]
+            most = max(most, *(test.number for test in tests))
+            rows += [row] if any(test.number for test in tests) else []
+        text = [
+            f"Mean difference of test TPAUC over the {what} that both have, in how many of these ours is better, and "
+            "the p-value of Wilcoxon's signed-rank test (two-sided, equal pairs left out, not corrected for several "
+            "tests).",
+            f"With {most} {what} the smallest possible p is {smallest_p(most):.4g}.",
         ]
-        row = [title_of(plan.candidates[other])]
-        for test in tests:
-            difference = NONE if test.difference is None else f"{test.difference:+.3f}"
-            row += [difference, f"{test.better}/{test.number}", NONE if test.p is None else f"{test.p:.3g}"]
-        most = max(most, *(test.number for test in tests))
-        rows += [row] if any(test.number for test in tests) else []
-    if not most:
-        return None
-    columns = ["against"]
-    for region, name in zip(plan.regions, pick, strict=True):
-        own = f"{title_of(plan.candidates[name])}, " if len(names) > 1 and name is not None else ""
-        columns += [f"{own}{region_name(region)}", "better", "p"]
-    text = (
-        f"Mean difference of test TPAUC over the {what} that both have, in how many of these ours is better, and the "
-        "p-value of Wilcoxon's signed-rank test (two-sided, equal pairs left out, not corrected for several tests)."
-    )
-    if len(names) > 1:
-        text += " In each region the remedy is the one with the best mean validation score there."
-    caveat = f"With {most} {what} the smallest possible p is {smallest_p(most):.4g}."
-    ours = " or ".join(title_of(plan.candidates[name]) for name in names)
-    return Section(
-        f"{heading(table, dataset)}: {ours} against the baselines", [text, caveat], columns=columns, rows=rows, labels=1
-    )
+        columns = ["against", *(name for region in plan.regions for name in (region_name(region), "better", "p"))]
+        title = f"{heading(table, dataset)}: {title_of(plan.candidates[ours])} against the baselines"
+        sections += [Section(title, text, columns=columns, rows=rows, labels=1)] if rows else []
+    return sections
 
 
 def recipes(plan: Experiment, cells: Sequence[Mapping[str, Any]]) -> list[Section]:
@@ -310,8 +290,6 @@ def where(plan: Experiment, records: Records) -> Section:
     text = ["Seconds are summed over runs; runs that share a device each count the whole time."]
     if records.left_out:
         text.append(f"Not in the plan, left out: {', '.join(records.left_out)}.")
-    if records.unsaid:
-        text.append(f"Runs whose records lack batch and options: {records.unsaid}.")
     if records.half:
         text.append(
             "Runs whose scores count a tie of a positive and a negative one half (0 in validation, where the latest of "

@@ -33,7 +33,6 @@ class Records:
         curves: training curves.
         starts: weights that runs start from, those that were made as the plan says.
         left_out: keys of runs outside the plan.
-        unsaid: number of runs without batch and options, which the first runs lack.
         half: number of runs that count ties as one half, as the first runs did.
     """
 
@@ -41,7 +40,6 @@ class Records:
     curves: list[Record] = field(default_factory=list)
     starts: list[Record] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
-    unsaid: int = 0
     half: int = 0
 
 
@@ -68,7 +66,7 @@ def sort_records(plan: Experiment, records: Sequence[Record]) -> Records:
         [record for record in records if record["kind"] == "ablation" and record["dataset"] in shown],
         [record for record in records if record["kind"] == "start" and _is_planned(plan, record)],
         tuple(record["key"] for record in every if not belongs(plan, record)),
-        *(sum(name not in record for record in runs) for name in ("batch", "ties")),
+        sum("ties" not in record for record in runs),
     )
 
 
@@ -96,7 +94,6 @@ class Cell:
         values: test TPAUC by run; by test split, each the mean over its folds, in the table of splits.
         planned: how many values are planned.
         published: published mean and standard deviation.
-        merit: mean over runs of the best validation score to choose by; a run without one counts as 0.
         wins: values that no method of the paper exceeds, of the runs that all of these have; one without a value loses.
             Recipe rows are counted among themselves.
         lost: runs that are there but have no value, or splits with such a run.
@@ -109,7 +106,6 @@ class Cell:
     values: Mapping[int, float]
     planned: int
     published: Published | None = None
-    merit: float = math.nan
     wins: int = 0
     lost: frozenset[int] = frozenset()
     error: float | None = None
@@ -217,20 +213,12 @@ class Table:
         """Our methods by the recipe."""
         return [entry.name for entry in self.methods if is_ours(entry) and entry.recipe]
 
-    def remedy(self, dataset: str, column: int) -> str | None:
-        """Return the remedy of ours that is best in validation; None without a run of any."""
-        remedies = [entry.name for entry in self.methods if is_ours(entry) and entry.remedy]
-        found = [name for name in remedies if self.cell(dataset, name, column).values]
-        return max(found, key=lambda name: self.cell(dataset, name, column).merit, default=None)
-
     def baselines(self, ours: str) -> list[str]:
-        """Return the methods to be compared with one of ours: those of the paper, for a remedy also remedied ones.
-
-        A method by the recipe is compared with the others by it.
-        """
-        own = self.plan.candidates[ours]
-        others = [entry for entry in self.methods if not is_ours(entry) and entry.recipe == own.recipe]
-        return [entry.name for entry in others if own.remedy or not entry.remedy]
+        """Return the methods to be compared with one of ours: those of the paper, or those by the recipe."""
+        recipe = self.plan.candidates[ours].recipe
+        return [
+            entry.name for entry in self.methods if not is_ours(entry) and entry.recipe == recipe and not entry.remedy
+        ]
 
     def test(self, ours: str, baseline: str, dataset: str, column: int) -> PairedTest:
         """Return the paired test of one of our methods against a baseline."""
@@ -297,7 +285,6 @@ def _cell(
     scores = [(record["split"], record["run"], record[choice][column]["test"]) for record in records]
     values, lost = _by_unit(plan, scores, protocol)
     published = (dataset.published or {}).get(method)
-    merits = [_best_merit(plan, record, column, choice) for record in records]
     errors = [record[choice][column].get("error") for record in records]
     squares = [error**2 for error in errors if error is not None]
     plain = [record[choice][column].get("plain") for record in records]
@@ -307,7 +294,6 @@ def _cell(
         plan.runs if protocol == "runs" else dataset.splits,
         lost=lost,
         published=None if published is None else published[column],
-        merit=float(np.mean(merits)) if merits else math.nan,
         error=math.sqrt(np.mean(squares)) if squares else None,
         plain=float(np.mean(scored)) if scored else None,
         positives=float(np.mean([record["counts"]["test"][1] for record in records])) if records else 0.0,
@@ -327,12 +313,6 @@ def _by_unit(
     whole = {unit: own for unit, own in groups.items() if protocol == "runs" or len(own) == plan.runs}
     values = {unit: float(np.mean(own)) for unit, own in whole.items() if None not in own}
     return values, frozenset(whole.keys() - values.keys())
-
-
-def _best_merit(plan: Experiment, record: Record, column: int, choice: Choice) -> float:
-    """Return the best validation score of a run; a setting that diverged at once has none, and a run of these 0."""
-    rows = [row for row in record["settings"] if choice != "chosen_paper" or plan.in_paper(row)]
-    return max((float(row["merit"][column]) for row in rows if row["merit"][column] is not None), default=0.0)
 
 
 def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:

@@ -116,21 +116,6 @@ def test_noise_is_the_largest_standard_deviation_of_a_block():
     torch.testing.assert_close(values.mean(1), problem.full_inner(w))
 
 
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: CVaRAbsoluteLoss(0), "num_blocks"),
-        (lambda: CVaRAbsoluteLoss(alpha=0.0), "alpha"),
-        (lambda: WorstOfLosses(num_losses=0), "num_losses"),
-        (lambda: HingedSquares(radius=0.0), "radius"),
-        (lambda: BagRanking(num_negatives=0), "num_negatives"),
-    ],
-)
-def test_wrong_arguments(make, argument):
-    with pytest.raises(ValueError, match=argument):
-        make()
-
-
 def test_an_unbounded_linear_program_is_reported():
     program = LinearProgram()
     program.at_least({program.variable(cost=-1.0): 1.0}, 0.0)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from experiments.problems.base import KnownOptimum, LinearProgram
-from moreauc._checks import check_count, check_real
 from moreauc.solver.problems import ThreeLevelProblem
 
 
@@ -50,12 +49,11 @@ class BagRanking(ThreeLevelProblem, KnownOptimum):
         alpha: float = 0.5,
         seed: int = 0,
     ) -> None:
-        owner = type(self).__name__
-        self.num_outer = check_count(owner, "num_positives", num_positives)
-        self.num_inner = check_count(owner, "num_negatives", num_negatives)
-        self.num_samples = check_count(owner, "num_instances", num_instances)
-        self.alpha = check_real(owner, "alpha", alpha, low=0.0, high=1.0, low_open=True)
-        features = check_count(owner, "num_features", num_features)
+        self.num_outer = num_positives
+        self.num_inner = num_negatives
+        self.num_samples = num_instances
+        self.alpha = alpha
+        features = num_features
         self.dim = features + 1
         random = torch.Generator().manual_seed(seed)
 

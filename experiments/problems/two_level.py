@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from experiments.problems.base import KnownOptimum, LinearProgram
-from moreauc._checks import check_count, check_real
 from moreauc.solver.problems import TwoLevelProblem
 
 
@@ -66,13 +65,8 @@ class CVaRAbsoluteLoss(TwoLevelProblem, KnownOptimum):
     def __init__(
         self, num_blocks: int = 40, num_samples: int = 40, num_features: int = 3, *, alpha: float = 0.25, seed: int = 0
     ) -> None:
-        owner = type(self).__name__
-        self.num_outer = check_count(owner, "num_blocks", num_blocks)
-        self.num_samples = check_count(owner, "num_samples", num_samples)
-        self.alpha = check_real(owner, "alpha", alpha, low=0.0, high=1.0, low_open=True)
-        features = check_count(owner, "num_features", num_features)
-        self.dim = features + 1
-        self.a, self.b = _planted(self.num_outer, self.num_samples, 1, features, seed)
+        self.num_outer, self.num_samples, self.alpha, self.dim = num_blocks, num_samples, alpha, num_features + 1
+        self.a, self.b = _planted(num_blocks, num_samples, 1, num_features, seed)
         self.start = torch.zeros(self.dim, dtype=torch.float64)
         self.lipschitz_outer = (1.0 + self.alpha**-2) ** 0.5
         self.lipschitz_inner = float((torch.linalg.vector_norm(self.a, dim=-1).amax().square() + 2.0).sqrt())
@@ -122,11 +116,8 @@ class WorstOfLosses(TwoLevelProblem, KnownOptimum):
     def __init__(
         self, num_blocks: int = 20, num_samples: int = 20, num_features: int = 3, *, num_losses: int = 3, seed: int = 0
     ) -> None:
-        owner = type(self).__name__
-        self.num_outer = check_count(owner, "num_blocks", num_blocks)
-        self.num_samples = check_count(owner, "num_samples", num_samples)
-        self.dim = check_count(owner, "num_features", num_features)
-        self.dim_block = check_count(owner, "num_losses", num_losses)
+        self.num_outer, self.num_samples, self.dim = num_blocks, num_samples, num_features
+        self.dim_block = num_losses
         self.a, self.b = _planted(self.num_outer, self.num_samples, self.dim_block, self.dim, seed)
         self.start = torch.full((self.dim,), 2.0, dtype=torch.float64)
         self.lipschitz_inner = float(torch.linalg.matrix_norm(self.a, ord=2).amax())
@@ -188,12 +179,8 @@ class HingedSquares(TwoLevelProblem, KnownOptimum):
         radius: float = 3.0,
         seed: int = 0,
     ) -> None:
-        owner = type(self).__name__
-        self.num_outer = check_count(owner, "num_blocks", num_blocks)
-        self.num_samples = check_count(owner, "num_samples", num_samples)
-        self.dim = check_count(owner, "num_features", num_features)
-        self.level = check_real(owner, "level", level, low=0.0)
-        self.radius = check_real(owner, "radius", radius, low=0.0, low_open=True)
+        self.num_outer, self.num_samples, self.dim = num_blocks, num_samples, num_features
+        self.level, self.radius = level, radius
         random = torch.Generator().manual_seed(seed)
         shape = self.num_outer, self.num_samples, 1
         a = torch.randn(*shape, self.dim, generator=random, dtype=torch.float64).abs()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata, wilcoxon
+from scipy.stats import rankdata
 from torch import nn
 
 from experiments.config import RegionOptions, Setting, combinations
@@ -252,14 +252,9 @@ def _cells(entrants: dict[str, BagCandidate], records: Sequence[Record]) -> list
     main = [name for name, entry in entrants.items() if not entry.literal]
     every = [rankdata([-score for score in row]) for row in zip(*(scores[name] for name in main), strict=True)]
     ranks = dict(zip(main, np.mean(every, 0), strict=True))
-    best = max((name for name in main if name.startswith("sont")), key=lambda n: np.mean(scores[n]), default=None)
     cells = []
     for name, entry in entrants.items():
-        own = np.array(scores[name])
         found = [r["target_found"] for r in records if r["method"] == name and "target_found" in r]
-        p = None
-        if best is not None and name != best and len(own) > 1 and (own != scores[best]).any():
-            p = float(wilcoxon(own, scores[best]).pvalue)
         cells.append(
             {
                 "method": name,
@@ -268,7 +263,6 @@ def _cells(entrants: dict[str, BagCandidate], records: Sequence[Record]) -> list
                 **mean_and_std(scores[name]),
                 "rank": float(ranks[name]) if name in ranks else None,
                 "target_found": float(np.mean(found)) if found else None,
-                "p_against_best_sont": p,
             }
         )
     return cells

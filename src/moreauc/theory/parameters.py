@@ -4,7 +4,7 @@ Arguments are keywords and mean the same in every function. Without the constant
 is 0 where the problem is convex: any positive number can be used then. `tau` is capped where the theorem demands
 :math:`\tau \le 1/2` (MSVR) or :math:`\tau \le 1` (moving average). A capped `tau` means that `epsilon` is too large, or
 the batch too big, for the theorem: `lr` and `iterations` then still follow its formula but are not covered by it.
-`iterations` is rounded up, and is at least 1.
+`iterations` is rounded up, and is at least 1. `docs/paper_notes.md` derives what departs from the paper.
 """
 
 from __future__ import annotations
@@ -228,9 +228,7 @@ def sonx_parameters(
         T = O\Big(\frac{n}{B_1 B_2} \epsilon^{-8}\Big).
 
     In both, :math:`\bar\rho = \rho_F + \sqrt{d_1}\, \rho_g C_f + 2 \rho_f C_g^2`, with :math:`\rho_F` and the constants
-    of :func:`fcco_weak_convexity`. Deviations: `thm:1` has no :math:`\sqrt{d_1}` in it; step (c) of its proof needs it
-    where :math:`g_i` has several outputs, as `prop:1` does. `thm:4` does not name :math:`\bar\rho`; its proof is that
-    of `thm:1`.
+    of :func:`fcco_weak_convexity`.
 
     Example:
         >>> sizes = dict(num_blocks=100, blocks_per_batch=10, samples_per_block=4)
@@ -349,12 +347,6 @@ def sont_parameters(
     .. math::
         \bar\rho = \rho_F + 4 \rho_f C_g^2 C_h^2 + 2 \sqrt{d_1}\, \rho_g C_f C_h^2 + \sqrt{d_2}\, C_f C_g L_h.
 
-    Deviations: `thm:3` writes :math:`4 \rho_f C_g^2` and no square roots in :math:`\bar\rho`. Step (b) of its proof
-    yields :math:`C_h^2` too, without which :math:`\bar\rho` is too small for :math:`C_h > 1`. `thm:5` does not name
-    :math:`\bar\rho`; its proof is that of `thm:3`. That proof ends with :math:`\epsilon^{-10}` where the theorem has
-    :math:`\epsilon^{-8}`. The theorem is right: :math:`1 / (\eta \epsilon^2)` with this :math:`\eta` is the :math:`T`
-    above, of order :math:`\epsilon^{-10}` in all once the :math:`\epsilon^{-2}` inside the maximum counts.
-
     Example:
         >>> sizes = dict(num_outer=16, num_inner=8, outer_per_batch=2, inner_per_batch=4, samples_per_pair=1)
         >>> p = sont_parameters(epsilon=0.5, **sizes)
@@ -441,11 +433,6 @@ def multi_instance_tpauc_parameters(
     :math:`C_f` bounds :math:`\partial_u f_i`, :math:`\rho_g` and :math:`C_g` are those of :math:`g_i(v, s_i)`,
     :math:`L_h` (`rho_inner`) the weak convexity of the difference :math:`h_j - h_i`, twice the smoothness of one score,
     and :math:`C_h` the Lipschitz constant of one bag's score.
-
-    Deviations from the theorem, each derived in `docs/paper_notes.md`: the last term of :math:`\eta` has
-    :math:`B_2^{1/2}` (the theorem: :math:`B_3^{1/2}`), as that of :math:`T` has; :math:`T` has the :math:`r^2`, without
-    which it does not cover the :math:`1 / (\mu_{\min} \epsilon^2)` of the proof where :math:`r > 1`; and
-    :math:`\bar\rho` has :math:`C_h^2` (the theorem: :math:`C_h`).
 
     Example:
         >>> sizes = dict(num_positives=16, num_negatives=64, positives_per_batch=1, negatives_per_batch=4)
