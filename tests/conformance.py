@@ -228,6 +228,7 @@ CASES = (
             ("moving-average", lambda: positive_part, {}),
             ("msvr", lambda: positive_part, {"gamma1": 0.2, "gamma2": 0.3, "bound": 1.0}),
             ("learned-middle", LearnedScale, {"gamma1": "theory", "gamma2": "theory"}),
+            ("moving-average-outer-msvr", lambda: positive_part, {"gamma2": 0.3}),
         ]
     ]
     + [
@@ -266,6 +267,7 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
             ("theory", {"gamma": "theory", "tau": 0.5}),
+            ("moving-average-outer-msvr", {"gamma": (0.0, 0.0, 0.3)}),
             ("update-after", {"gamma": 0.1, "update_order": "after"}),
             ("ramp-msvr", {"gamma": 0.1, **RAMP}),
         ]
@@ -384,3 +386,48 @@ CASES = (
         ]
     ]
 )
+
+
+def with_nan(values: Tensor) -> Tensor:
+    first = torch.arange(len(values), device=values.device).reshape(-1, *[1] * (values.ndim - 1)) == 0
+    return torch.where(first, torch.nan, values)
+
+
+# what is wrong with the values of a call: the argument (or its number among the case's values), the change, the error
+MISTAKES: dict[str, tuple[int | str, Callable[[Tensor], Tensor], str]] = {
+    "nan": (0, with_nan, "must be finite, got nan"),
+    "infinity": (0, lambda x: x / 0, "must be finite, got -?(inf|nan)"),
+    "previous": (1, with_nan, "must be finite, got nan"),
+    "negative": ("index", lambda x: x - 20, r"must lie in \[0, \d+\), got -\d+; .*numbe"),
+    "too large": ("index", lambda x: x + 20, r"must lie in \[0, \d+\), got \d\d; .*numbe"),
+    "repeated": ("index", lambda x: x[:1].expand(len(x)), "must not repeat a row inside one batch"),
+    "outer": ("outer_index", lambda x: x + 20, r"outer_index must lie in \[0, 6\), got 2\d"),
+    "outer twice": ("outer_index", lambda x: x[:1].expand(len(x)), "outer_index must not repeat a row"),
+    "inner": ("inner_index", lambda x: x - 20, r"inner_index must lie in \[0, 5\), got -"),
+    "inner twice": ("inner_index", lambda x: x[:1].expand(len(x)), "inner_index must not repeat a row"),
+    "pairs twice": ("inner_index", lambda x: x[:1].expand(3, len(x)), "must not repeat a row"),
+    "label": ("labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
+    "other class": ("labels", lambda x: 1 - x, "index must point to rows labelled as in labels"),
+    "bag": ("bag", lambda x: x - 1, r"bag must lie in \[0, 6\), got -1"),
+    "bag too large": ("bag", lambda x: x + 1, r"bag must lie in \[0, 6\), got 6"),
+    "no instance": ("bag", lambda x: x.clamp_max(4), "bag must name at least one instance of every bag"),
+    "group": ("groups", lambda x: x + 7, r"groups must lie in \[0, 7\), got"),
+    "membership": ("groups", lambda x: 2.0 * torch.ones(9, 7), "groups must hold memberships, 0 or 1, got 2"),
+    "no group": ("groups", lambda x: torch.zeros(9, 7), "groups must give at least one sample a group, got none"),
+}
+
+
+def can_be_made(case: Case, mistake: str) -> bool:
+    where = MISTAKES[mistake][0]
+    if mistake == "other class" and case.name.startswith("GroupedLoss"):
+        return False  # any label will do there
+    if where == 1:
+        return bool(case.build().needs_previous)
+    if where == "groups" and case.name.startswith("SampleCVaR"):
+        return False  # not looked at
+    if mistake == "group" and case.batch(0).get("groups", LABELS).ndim == 2:
+        return False
+    return where == 0 or where in case.batch(0)
+
+
+POSSIBLE_MISTAKES = [(case, mistake) for case in CASES for mistake in MISTAKES if can_be_made(case, mistake)]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conformance import CASES, LABELS
+from conformance import CASES, LABELS, MISTAKES, POSSIBLE_MISTAKES
 
 from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
 from moreauc.core import pairs
@@ -103,50 +103,16 @@ def test_no_operation_looks_at_a_number(case, rule, training, monkeypatch):
         criterion(**batch)
 
 
-def with_nan(values):
-    first = torch.arange(len(values), device=values.device).reshape(-1, *[1] * (values.ndim - 1)) == 0
-    return torch.where(first, torch.nan, values)
-
-
-WRONG = {
-    "nan": (lambda case: case.values[0], with_nan, "must be finite, got nan"),
-    "previous": (lambda case: case.values[1], with_nan, "must be finite, got nan"),
-    "negative": (lambda case: "index", lambda x: x - 20, r"must lie in \[0, \d+\), got -"),
-    "too large": (lambda case: "index", lambda x: x + 20, r"must lie in \[0, \d+\), got \d\d"),
-    "repeated": (lambda case: "index", lambda x: x[:1].expand(len(x)), "must not repeat a row inside one batch"),
-    "outer": (lambda case: "outer_index", lambda x: x + 20, r"outer_index must lie in \[0, 6\), got 2\d"),
-    "outer twice": (lambda case: "outer_index", lambda x: x[:1].expand(len(x)), "outer_index must not repeat a row"),
-    "inner": (lambda case: "inner_index", lambda x: x - 20, r"inner_index must lie in \[0, 5\), got -"),
-    "inner twice": (lambda case: "inner_index", lambda x: x[:1].expand(len(x)), "inner_index must not repeat a row"),
-    "pairs twice": (lambda case: "inner_index", lambda x: x[:1].expand(3, len(x)), "must not repeat a row"),
-    "label": (lambda case: "labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
-    "other class": (lambda case: "labels", lambda x: 1 - x, "index must point to rows labelled as in labels"),
-    "bag": (lambda case: "bag", lambda x: x - 1, r"bag must lie in \[0, 6\), got -1"),
-    "no instance": (lambda case: "bag", lambda x: x.clamp_max(4), "must name at least one instance of every bag"),
-    "group": (lambda case: "groups", lambda x: x + 3, r"groups must lie in \[0, 7\), got"),
-}
-
-
-def can_be_wrong(case, wrong):
-    if wrong == "other class" and case.name.startswith("GroupedLoss"):
-        return False  # any label will do there
-    if wrong == "previous":
-        return case.build().needs_previous
-    if wrong == "group" and (case.name.startswith("SampleCVaR") or case.batch(0).get("groups", LABELS).ndim == 2):
-        return False  # not looked at there; memberships are tested below
-    return WRONG[wrong][0](case) in case.batch(0)
-
-
 @pytest.mark.parametrize(
-    ("case", "wrong"), [pytest.param(c, w, id=f"{c.name}-{w}") for c in CASES for w in WRONG if can_be_wrong(c, w)]
+    ("case", "wrong"), [pytest.param(case, name, id=f"{case.name}-{name}") for case, name in POSSIBLE_MISTAKES]
 )
 @pytest.mark.parametrize("device", DEVICES)
 def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
-    which, change, message = WRONG[wrong]
+    which, change, message = MISTAKES[wrong]
     criterion = build(case, "step", "late").to(device)
     step(criterion, case, 0, device=device)
     batch = arguments(case, 1, device=device)
-    name = which(case)
+    name = which if isinstance(which, str) else case.values[which]
     before = {key: value.clone() for key, value in criterion.state_dict().items()}
     batch[name] = change(batch[name].detach())
     leaf = batch[case.values[0]] = batch[case.values[0]].detach().requires_grad_()
@@ -158,7 +124,7 @@ def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
         step(criterion, case, 2, device=device)
     assert str(caught.value).startswith(f"{type(criterion).__name__}: ")
     assert "(in call 2, found later, after call 2; the call changed nothing" in str(caught.value)
-    assert ("checks='now' prevents" in str(caught.value)) == (wrong in ("nan", "previous"))
+    assert ("checks='now' prevents" in str(caught.value)) == ("must be finite" in message)
     for key, value in criterion.state_dict().items():
         assert torch.equal(value, before[key]), key
     step(criterion, case, 2, device=device)  # as if nothing had been

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 import random
 
 import oracles
@@ -344,43 +342,6 @@ def make(pooling="mean", **options):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "change", "message"),
-    [
-        (
-            "mean",
-            {"bag": torch.tensor([0, 0, 1, 1, 1, 3, 3, 3, 3])},
-            "at least one instance of every bag, got none of bag 2",
-        ),
-        ("mean", {"bag": torch.tensor([0, 0, 1, 1, 1, 2, 4, 3, 2])}, r"bag must lie in \[0, 4\), got 4"),
-        ("mean", {"bag": torch.tensor([0, 0, 1, 1, 1, 2, -1, 3, 2])}, r"bag must lie in \[0, 4\), got -1"),
-        ("mean", {"bag": torch.tensor([0, 0, 1, 1])}, r"bag must have shape \(9,\), got \(4,\)"),
-        ("mean", {"bag": torch.ones(9)}, "bag must hold integers"),
-        ("mean", {"instances": torch.full((9,), math.nan)}, "instances must be finite, got nan"),
-        ("mean", {"instances": torch.full((9,), math.inf)}, "instances must be finite, got inf"),
-        ("mean", {"instances": torch.zeros(9, 2)}, r"must have shape \(T,\) for mean pooling, got \(9, 2\)"),
-        ("mean", {"instances": torch.zeros(9, 1)}, r"must have shape \(T,\) for mean pooling, got \(9, 1\)"),
-        ("mean", {"instances": torch.zeros(9, dtype=torch.long)}, "must be a floating point tensor"),
-        ("attention", {"instances": torch.zeros(9)}, r"must have shape \(T, 2\), score and attention logit"),
-        ("attention", {"instances": torch.zeros(9, 3)}, r"must have shape \(T, 2\), score and attention logit"),
-        ("mean", {"labels": torch.tensor([1, 0, 0])}, r"index must have shape \(3,\), got \(4,\)"),
-        ("mean", {"labels": torch.tensor([1, 0, 0, 0])}, "labelled as in labels"),
-        ("mean", {"index": torch.tensor([3, 0, 4, 6])}, r"index must lie in \[0, 6\), got 6"),
-        ("mean", {"index": torch.tensor([3, 0, 0, 5])}, "index must not repeat"),
-        ("mean", {"labels": torch.tensor([1, 1]), "index": torch.tensor([3, 1])}, "both 0 and 1"),
-    ],
-)
-def test_bad_batches_change_nothing(pooling, change, message):
-    criterion = make(pooling, gamma=(0.0, 0.0, 0.3))
-    criterion(**batch(pooling))
-    before = copy.deepcopy(criterion.state_dict())
-    with pytest.raises(ValueError, match=message):
-        criterion(**{**batch(pooling), **change})
-    after = criterion.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"pooling": "median"}, "pooling must be one of"),
@@ -399,20 +360,6 @@ def test_bad_batches_change_nothing(pooling, change, message):
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=f"MultiInstanceTPAUCLoss: {message}"):
         make(**options)
-
-
-def test_corrections_need_the_previous_instances_only_where_bags_are_corrected():
-    assert not make(gamma=(0.0, 0.0, 0.5)).needs_previous
-    for gamma in [(0.1, 0.0, 0.0), (0.0, 0.1, 0.0), "theory"]:
-        criterion = make(gamma=gamma)
-        assert criterion.needs_previous
-        with pytest.raises(ValueError, match="previous_instances must be given"):
-            criterion(**batch())
-        with pytest.raises(ValueError, match="previous_instances must have the shape"):
-            criterion(**batch(), previous_instances=torch.zeros(4))
-        with pytest.raises(ValueError, match="previous_instances must be finite"):
-            criterion(**batch(), previous_instances=torch.full((9,), math.nan))
-        assert not criterion.table_v.visited.any()
 
 
 def test_weights_may_change_on_the_way():
@@ -458,19 +405,6 @@ def test_evaluation_is_the_objective_of_the_pooled_scores(float64, pooling):
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(got, instances.grad)
     assert not criterion.table_v.visited.any()
-
-
-@pytest.mark.parametrize("copying", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
-@pytest.mark.parametrize("pooling", NAMES)
-def test_copies_go_on_alike(pooling, copying):
-    criterion = make(pooling, gamma=(0.0, 0.0, 0.3))
-    criterion(**batch(pooling))
-    twin = copying(criterion)
-    other = make(pooling, gamma=(0.0, 0.0, 0.3))
-    other.load_state_dict(criterion.state_dict())
-    values = [loss(**batch(pooling)) for loss in (criterion, twin, other)]
-    assert values[0] == values[1] == values[2]
-    assert all(torch.equal(criterion.v, loss.v) for loss in (twin, other))
 
 
 @pytest.mark.parametrize("pooling", NAMES)
