@@ -10,15 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from moreauc.criteria import (
-    AUCMinMaxLoss,
-    CrossEntropyLoss,
-    FCCOLoss,
-    MiniBatchTPAUCLoss,
-    MultiInstanceTPAUCLoss,
-    SOTAsLoss,
-    TPAUCLoss,
-)
+from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, MiniBatchTPAUCLoss, SOTAsLoss, TPAUCLoss
 from moreauc.criteria.midam import MIDAMLoss
 from moreauc.criteria.pooled import PooledLoss
 
@@ -349,38 +341,6 @@ def test_a_module_of_the_user_may_be_pooled():
     assert loss.item() == -1.5 and instances.grad.tolist() == [0.25, 0.25, -0.5]
     with pytest.raises(ValueError, match="PooledLoss: instances must be a floating point tensor, got a list"):
         criterion([1.0], torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: PooledLoss(CrossEntropyLoss(LABELS), "max"), "PooledLoss: pooling must be one of"),
-        (
-            lambda: PooledLoss(CrossEntropyLoss(LABELS), "smoothed_max", temperature=0.0),
-            "PooledLoss: temperature must be",
-        ),
-        (lambda: PooledLoss(torch.sigmoid, "mean"), "PooledLoss: criterion must be a loss called with scores, labels"),
-        (
-            lambda: PooledLoss(MultiInstanceTPAUCLoss(LABELS, pooling="mean", **REGION), "mean"),
-            "PooledLoss: criterion must be a loss called with scores, labels and index, got Multi",
-        ),
-        (lambda: PooledLoss(KINDS["CE"]("mean"), "mean"), "PooledLoss: criterion must be"),
-        (lambda: PooledLoss(FCCOLoss(3, lambda u, index: u, tau=0.5), "mean"), "PooledLoss: criterion must be"),
-        (lambda: MIDAMLoss(LABELS, pooling="max"), "MIDAMLoss: pooling must be one of"),
-        (
-            lambda: MIDAMLoss(LABELS, pooling="smoothed_max", temperature=-1.0),
-            "MIDAMLoss: temperature must be a number",
-        ),
-        (lambda: MIDAMLoss(LABELS, pooling="mean", tau=0.0), r"MIDAMLoss: tau must be a number in \(0, 1\], got 0.0"),
-        (lambda: MIDAMLoss(LABELS, pooling="mean", margin=-1.0), r"margin must be a number in \[0, inf\), got -1.0"),
-        (lambda: MIDAMLoss(LABELS, pooling="mean", link="probit"), "MIDAMLoss: link must be 'sigmoid', 'identity'"),
-        (lambda: MIDAMLoss(LABELS, pooling="mean", dual_lr=-1.0), "MIDAMLoss: dual_lr must be a number"),
-        (lambda: MIDAMLoss([1, 1], pooling="mean"), "MIDAMLoss: labels must hold both 0 and 1, got only 1"),
-    ],
-)
-def test_wrong_arguments(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_schedules_may_change_what_midam_was_made_with():

@@ -304,48 +304,6 @@ def test_a_loss_beyond_the_type_is_an_error_and_changes_nothing(kind):
     assert all(torch.equal(entry, before[key]) for key, entry in criterion.state_dict().items())
 
 
-@EVERY
-@pytest.mark.parametrize("labels", [[1, 1], [0, 0], [0, 3], [[0, 1]]])
-def test_wrong_training_labels(kind, labels):
-    with pytest.raises(ValueError, match=f"{kind.__name__}: labels must"):
-        kind(torch.tensor(labels), **KINDS[kind])
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (CrossEntropyLoss, {"positive_weight": 0.0}, r"positive_weight must be a number in \(0, inf\), got 0.0"),
-        (CrossEntropyLoss, {"positive_weight": "equal"}, "positive_weight must be a number above 0 or 'balanced', got"),
-        (AUCMinMaxLoss, {"link": "standardized"}, "link must be 'sigmoid' or 'identity' for a loss that holds"),
-        (AUCSquaredHingeLoss, {"link": "probit"}, "link must be 'sigmoid', 'identity' or 'standardized', got 'probit'"),
-        (AUCSquaredHingeLoss, {"surrogate": "cubic"}, "cubic"),
-        (AUCMinMaxLoss, {"margin": -1.0}, r"margin must be a number in \[0, inf\), got -1.0"),
-        (AUCMinMaxLoss, {"dual_lr": -1.0}, r"dual_lr must be a number in \[0, inf\), got -1.0"),
-        (MiniBatchTPAUCLoss, {"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
-        (MiniBatchTPAUCLoss, {"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
-        (AWPolyLoss, {"power": -0.1}, r"power must be a number in \[0, inf\), got -0.1"),
-        (SOTAsLoss, {"temperature_negatives": 0.0}, r"temperature_negatives must be a number in \(0, inf\), got 0.0"),
-        (SOTAsLoss, {"temperature_positives": 0.0}, r"temperature_positives must be a number in \(0, inf\), got 0.0"),
-        (SOTAsLoss, {"tau1": 0.0}, r"tau1 must be a number in \(0, 1\], got 0.0"),
-        (SOTAsLoss, {"tau2": 1.5}, r"tau2 must be a number in \(0, 1\], got 1.5"),
-    ],
-)
-def test_wrong_arguments(kind, options, message):
-    with pytest.raises(ValueError, match=message):
-        kind(LABELS, **{**KINDS[kind], **options})
-
-
-def test_schedules_may_change_what_the_loss_was_made_with():
-    sota, min_max, poly = SOTAsLoss(LABELS), AUCMinMaxLoss(LABELS), AWPolyLoss(LABELS, power=0.0)
-    sota.tau1, sota.tau2, min_max.dual_lr, poly.power = 0.2, 0.3, 0.0, 2.0
-    assert (sota.tau1, sota.tau2, poly.power) == (0.2, 0.3, 2.0)
-    call(min_max, *make_batch(1))
-    assert min_max.duals.values.abs().sum() == 0
-    for criterion, name in [(sota, "tau1"), (sota, "tau2"), (min_max, "dual_lr"), (poly, "power")]:
-        with pytest.raises(ValueError, match=f"{name} must be a number"):
-            setattr(criterion, name, -1.0)
-
-
 def quadratic(optimizer, weights, steps):
     for _ in range(steps):
         optimizer.zero_grad()

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from moreauc.criteria.auc_squared_hinge import AUCSquaredHingeLoss
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.criteria.group_erm import GroupERMLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
@@ -367,55 +366,6 @@ def test_what_leaves_the_type_is_an_error_and_changes_nothing(name):
     refuses(criterion, "the ", torch.full((2,), 1.5e38), torch.tensor([0, 1]))
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: GroupDROLoss(N, top_k=0), "GroupDROLoss: top_k must be an integer of at least 1, got 0"),
-        (lambda: GroupDROLoss(N, top_k=7), "GroupDROLoss: top_k must lie in [1, 6], got 7"),
-        (lambda: GroupDROLoss(0, top_k=1), "GroupDROLoss: num_groups must be an integer of at least 1, got 0"),
-        (lambda: GroupDROLoss(N, top_k=1, tau=0.0), "GroupDROLoss: tau must be a number in (0, 1], got 0.0"),
-        (lambda: GroupDROLoss(N, top_k=1, gamma=-1), "GroupDROLoss: gamma must be a number in [0, inf), got -1"),
-        (lambda: GroupDROLoss(N, top_k=1, threshold_lr="best"), "threshold_lr must be a number or 'quantile', got"),
-        (lambda: GroupDROLoss(N, top_k=1, threshold_lr=-1), "threshold_lr must be a number in [0, inf), got -1"),
-        (lambda: GroupDROLoss(N, top_k=1, initial=torch.zeros(3)), "GroupDROLoss: initial must have shape"),
-        (lambda: GroupERMLoss(0), "GroupERMLoss: num_groups must be an integer of at least 1, got 0"),
-        (lambda: GroupERMLoss(2, group_sizes=[1, 2, 3]), "GroupERMLoss: group_sizes must have shape (2,), got (3,)"),
-        (lambda: GroupERMLoss(2, group_sizes=[1.0, 2.0]), "group_sizes must hold integers, got torch.float32"),
-        (
-            lambda: GroupERMLoss(3, group_sizes=np.array([2, 1, 0])),
-            "GroupERMLoss: group_sizes must be at least 1, got 0 for group 2, a group with no sample in the whole",
-        ),
-        (lambda: GroupERMLoss(2, num_samples=3), "GroupERMLoss: num_samples must be None without group_sizes, got 3"),
-        (
-            lambda: GroupERMLoss(2, group_sizes=[4, 2], num_samples=3),
-            "GroupERMLoss: num_samples must be an integer of at least 4, got 3",
-        ),
-        (lambda: ExponentiatedGroupDROLoss(0), "num_groups must be an integer of at least 1, got 0"),
-        (lambda: ExponentiatedGroupDROLoss(2, step=-1.0), "step must be a number in [0, inf), got -1.0"),
-        (lambda: SampleCVaRLoss(fraction=0.0), "SampleCVaRLoss: fraction must be a number in (0, 1], got 0.0"),
-        (lambda: SampleCVaRLoss(fraction=1.1), "SampleCVaRLoss: fraction must be a number in (0, 1], got 1.1"),
-    ],
-)
-def test_wrong_arguments(build, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        build()
-
-
-def test_schedules_may_change_what_the_loss_was_made_with():
-    criterion = BUILD["dro"]()
-    criterion.tau, criterion.gamma, criterion.threshold_lr = 0.5, "theory", "quantile"
-    assert (criterion.tau, criterion.gamma, criterion.threshold_lr) == (0.5, "theory", "quantile")
-    exponentiated, cvar = BUILD["exponentiated"](), BUILD["cvar"]()
-    exponentiated.step, cvar.fraction = 0.0, 1.0
-    losses, groups, _ = batch_of(0)
-    exponentiated(losses, groups)
-    assert exponentiated.weights.tolist() == close([1 / N] * N, 1e-6)
-    assert cvar(losses) == losses.mean()
-    for owner, name, value in [(exponentiated, "step", -1), (cvar, "fraction", 2), (criterion, "threshold_lr", -1)]:
-        with pytest.raises(ValueError, match=f"{type(owner).__name__}: {name} must be a number"):
-            setattr(owner, name, value)
-
-
 # GroupedLoss
 
 
@@ -498,41 +448,6 @@ def test_grouped_keeps_its_groups_whatever_type_it_is_moved_to():
     fresh = GroupedLoss(GroupDROLoss(2, top_k=1), criterion.groups)
     fresh.load_state_dict(criterion.state_dict())
     assert_same(fresh, state(criterion))
-
-
-def test_grouped_without_a_number_of_groups_goes_by_the_largest_id():
-    assert GroupedLoss(SampleCVaRLoss(fraction=0.5), [2, 0, 1]).groups.tolist() == [2, 0, 1]
-    with pytest.raises(ValueError, match=r"groups must give each group in \[0, 3\) a row, got none for group 1"):
-        GroupedLoss(SampleCVaRLoss(fraction=0.5), [2, 0, 0])
-
-
-@pytest.mark.parametrize(
-    ("criterion", "groups", "loss", "message"),
-    [
-        (GroupERMLoss(3), [0, 2, 2], "logistic", "groups must give each group in [0, 3) a row, got none for group 1"),
-        (
-            GroupERMLoss(3),
-            torch.tensor([[1, 1, 0], [0, 1, 0]]),
-            "logistic",
-            "groups must give each group in [0, 3) a row, got none for group 2",
-        ),
-        (GroupERMLoss(3), [0, 1, 2, 3], "logistic", "groups must lie in [0, 3), got 3"),
-        (GroupERMLoss(3), [0, 1, 2, -1], "logistic", "groups must lie in [0, 3), got -1"),
-        (GroupERMLoss(3), [0.0, 1.0, 2.0], "logistic", "groups must hold integers"),
-        (GroupERMLoss(3), ["a", "b", "c"], "logistic", "groups must hold integers"),
-        (GroupERMLoss(3), torch.zeros(4, 2), "logistic", "groups must have 3 columns"),
-        (GroupERMLoss(3), torch.full((4, 3), 0.5), "logistic", "groups must hold memberships, 0 or 1, got 0.5"),
-        (GroupERMLoss(3), [], "logistic", "groups must have shape"),
-        (GroupERMLoss(3), 1, "logistic", "groups must have shape"),
-        (GroupERMLoss(2), [0, 1], "hinge", "loss must be a function or one of 'logistic', 'cross_entropy', 'squared'"),
-        (GroupERMLoss(2), [0, 1], None, "loss must be a function or one of 'logistic', 'cross_entropy', 'squared'"),
-        (pinball, [0, 1], "logistic", "criterion must be a loss called with losses and groups, got <function"),
-        (AUCSquaredHingeLoss([0, 1]), [0, 1], "logistic", "criterion must be a loss called with losses and groups"),
-    ],
-)
-def test_wrong_arguments_of_grouped(criterion, groups, loss, message):
-    with pytest.raises(ValueError, match=f"GroupedLoss: {re.escape(message)}"):
-        GroupedLoss(criterion, groups, loss=loss)
 
 
 def grouped_batch(loss):

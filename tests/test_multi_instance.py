@@ -341,44 +341,6 @@ def make(pooling="mean", **options):
     return MultiInstanceTPAUCLoss(LABELS, **{"min_tpr": 0.4, "max_fpr": 0.5, "pooling": pooling, **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pooling": "median"}, "pooling must be one of"),
-        ({"temperature": 0.0, "pooling": "smoothed_max"}, "temperature must be a number"),
-        ({"tau": 1.5}, "tau must be a number"),
-        ({"tau": (0.5, 0.5, 0.5)}, "tau must be a number or a pair"),
-        ({"gamma": (0.1, 0.1)}, "gamma must be a number, 'theory' or three"),
-        ({"gamma": (0.1, -0.1, 0.0)}, "gamma2 must be a number"),
-        ({"gamma": "paper"}, "gamma1 must be a number or 'theory'"),
-        ({"bound": 0.0}, "bound must be a number"),
-        ({"min_tpr": 1.0}, "min_tpr must be a number"),
-        ({"link": "probit"}, "link must be"),
-        ({"update_order": "during"}, "update_order must be 'before' or 'after', got 'during'"),
-    ],
-)
-def test_bad_arguments(options, message):
-    with pytest.raises(ValueError, match=f"MultiInstanceTPAUCLoss: {message}"):
-        make(**options)
-
-
-def test_weights_may_change_on_the_way():
-    criterion = make(tau=0.9, gamma=0.1)
-    criterion.tau, criterion.gamma = (0.5, 0.4), (0.1, 0.2, "theory")
-    assert criterion.tau == (0.5, 0.4)
-    assert criterion.gamma == (0.1, 0.2, "theory")
-    for bad in [(0.1, -1.0, 0.0), (-1.0, 0.0, 0.0), (0.0, 0.0, "paper")]:
-        with pytest.raises(ValueError, match="gamma"):
-            criterion.gamma = bad
-        assert criterion.gamma == (0.1, 0.2, "theory")
-    with pytest.raises(ValueError, match="tau"):
-        criterion.tau = (0.5, 0.0)
-    criterion.gamma = (0.1, "theory", 0.0)
-    with pytest.raises(ValueError, match="gamma2='theory' needs tau2 in"):
-        criterion.tau = 1.0
-    assert criterion.tau == (0.5, 0.4)
-
-
 @pytest.mark.parametrize("pooling", NAMES)
 def test_evaluation_is_the_objective_of_the_pooled_scores(float64, pooling):
     """Against the loss of rows, which is given the pooled scores."""

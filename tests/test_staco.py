@@ -111,30 +111,3 @@ def test_training_lowers_the_exact_objective(centre):
         if proximal is not None and step % 100 == 99:
             proximal.restart()
     assert objective() < min(before, 1.0) - 0.1  # a constant model has 1
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
-        ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
-        ({"dual_lr": -0.1}, r"dual_lr must be a number in \[0, inf\), got -0.1"),
-        ({"threshold_lr": (0.1, -1.0)}, r"threshold_lr must be a number in \[0, inf\), got -1.0"),
-        ({"threshold_lr": (0.1, 0.1, 0.1)}, r"threshold_lr must be a number or a pair, got \(0.1, 0.1, 0.1\)"),
-        ({"threshold_lr": "quantile"}, r"threshold_lr must be a number in \[0, inf\), got 'quantile'"),
-        ({"link": "logit"}, "link must be"),
-    ],
-)
-def test_wrong_options(option, message):
-    with pytest.raises(ValueError, match=f"STACOLoss: {message}"):
-        STACOLoss(LABELS, **{"min_tpr": 0.3, "max_fpr": 0.5, **option})
-
-
-def test_schedules_may_change_the_rates():
-    criterion = STACOLoss(LABELS, min_tpr=0.3, max_fpr=0.5)
-    criterion.threshold_lr, criterion.dual_lr = (0.2, 0.0), 0.0
-    assert criterion.threshold_lr == (0.2, 0.0)
-    criterion(torch.randn(40), LABELS, torch.arange(40))
-    assert criterion.s_prime == 0.0 and bool((criterion.y == 1.0).all()) and bool(criterion.s.any())
-    criterion.threshold_lr = 0.3
-    assert criterion.threshold_lr == (0.3, 0.3)

@@ -3,14 +3,12 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import oracles
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from moreauc import PreviousIterate
+from moreauc import MultiInstanceTPAUCLoss, PreviousIterate
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import SquaredHinge
 from moreauc.criteria import TPAUCLoss
@@ -222,63 +220,6 @@ def test_state_is_in_order_of_the_positives_and_thresholds_start_at_zero():
     assert criterion.table_u.visited.tolist() == [False, True, True]  # rows 3 and 5 are the second and third positive
 
 
-def test_threshold_step_sizes_may_be_one_number_a_pair_or_a_schedule():
-    criterion = make(threshold_lr=0.5)
-    assert criterion.threshold_lr == (0.5, 0.5)
-    criterion.threshold_lr = (1.0, 0.1)
-    assert criterion.threshold_lr == (1.0, 0.1)
-    with pytest.raises(ValueError, match=r"threshold_lr must be a number in \[0, inf\), got -1.0"):
-        criterion.threshold_lr = (1.0, -1.0)
-    with pytest.raises(ValueError, match="threshold_lr must be a number, a pair or 'quantile'"):
-        criterion.threshold_lr = (1.0, 1.0, 1.0)
-    with pytest.raises(ValueError, match="threshold_lr must be a number, a pair or 'quantile', got 'median'"):
-        criterion.threshold_lr = "median"
-    criterion.threshold_lr = "quantile"
-    assert criterion.threshold_lr == "quantile"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"labels": torch.tensor([1, 0, 2, 0])}, "labels must be 0 or 1, got 2"),
-        ({"labels": torch.tensor([1, 0, 1])}, r"labels must have shape \(4,\), got \(3,\)"),
-        ({"labels": torch.ones(4, dtype=torch.long)}, "labels must hold both 0 and 1, got only 1"),
-        ({"labels": torch.zeros(4, dtype=torch.long)}, "labels must hold both 0 and 1, got only 0"),
-        ({"index": torch.tensor([3, 1, 2, 6])}, "index must point to rows labelled as in labels"),
-        ({"scores": torch.tensor([0.0, 1.0, torch.nan, 2.0])}, "scores must be finite, got nan"),
-    ],
-)
-def test_wrong_batches_are_named_and_change_nothing(change, message):
-    criterion = make()
-    criterion(**BATCH)
-    before = {name: value.clone() for name, value in criterion.state_dict().items()}
-    with pytest.raises(ValueError, match=f"TPAUCLoss: {message}"):
-        criterion(**{**BATCH, **change})
-    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
-        ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
-        ({"link": "probit"}, "link must be 'sigmoid', 'identity' or 'standardized', got 'probit'"),
-        ({"surrogate": "cubic"}, "cubic"),
-        ({"tau": 0.0}, r"tau must be a number in \(0, 1\], got 0.0"),
-        ({"gamma": -1.0}, r"gamma must be a number in \[0, inf\), got -1.0"),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        make(**options)
-
-
-@pytest.mark.parametrize("labels", [[1, 1], [0, 0], [0, 3], [[0, 1]]])
-def test_wrong_training_labels(labels):
-    with pytest.raises(ValueError, match="TPAUCLoss: labels must"):
-        TPAUCLoss(torch.tensor(labels), min_tpr=0.5, max_fpr=0.5)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_second_derivatives_are_refused(training):
     """A gradient penalty through the loss would lack the loss's own curvature; an error is better than that."""
@@ -304,43 +245,42 @@ def test_a_threshold_that_runs_away_is_an_error_before_anything_is_written():
     assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "make_labels", [np.array, lambda y: np.array(y)[::-1][::-1], lambda y: np.array(y, dtype=">i4")]
-)
-def test_labels_may_be_arrays_of_any_make(make_labels):
-    labels = make_labels([1, 0, 0, 1])
-    labels.flags.writeable = False
-    criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
-    assert criterion.num_positives == 2
+THIRDS = (torch.arange(12) % 3 == 0).long()
 
 
-@pytest.mark.parametrize("labels", [None, "0110", [object(), 1], np.array([1, None], dtype=object)])
-def test_labels_that_are_no_numbers(labels):
-    with pytest.raises(ValueError, match="TPAUCLoss: labels must"):
-        TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+def rows(**options):
+    return TPAUCLoss(THIRDS, **options)
 
 
-@pytest.mark.parametrize(
-    ("labels", "got"),
-    [
-        (["no", "yes"], "'no' in a list"),
-        ([0, 1, "yes"], "'yes' in a list"),
-        (np.array(["0", "1"]), "'0' in a ndarray"),
-        (np.array([0, None, 1], dtype=object), "None in a ndarray"),
-        (pd.Series(["no", "yes"]), "'no' in a Series"),
-        ([[0], [1, 0]], "a list in a list"),
-        ([np.zeros((2, 2)), np.zeros((2, 3))], "a list"),
-        (None, "None"),
-        ({0: 1}, "a dict"),
-    ],
-)
-def test_labels_that_are_no_numbers_are_shown(labels, got):
-    with pytest.raises(ValueError, match=f"TPAUCLoss: labels must be a vector of 0 and 1, got {got}$"):
-        TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+def bags(**options):
+    return MultiInstanceTPAUCLoss(THIRDS, pooling="mean", **options)
 
 
-@pytest.mark.parametrize("values", [[0, 1, 1, 0], [0.0, True, 1, np.int8(0)]])
-def test_labels_may_be_a_column_of_objects(values):
-    """As `frame.to_numpy()[:, 0]` of a table that has a column of text."""
-    criterion = TPAUCLoss(np.array(values, dtype=object), min_tpr=0.5, max_fpr=0.5)
-    assert criterion.position.tolist() == [-1, 0, 1, -1]
+@pytest.mark.parametrize("checks", ["now", "late"])
+@pytest.mark.parametrize("gamma", [0.0, 0.1])
+@pytest.mark.parametrize("surrogate", ["squared_hinge", "logistic"])
+@pytest.mark.parametrize("make", [rows, bags])
+def test_in_the_whole_square_every_negative_of_a_small_batch_counts(make, surrogate, gamma, checks):
+    options = {"surrogate": surrogate, "margin": 1.0, "link": "identity", "tau": 1.0, "gamma": gamma}
+    criterion = make(min_tpr=0.0, max_fpr=1.0, threshold_lr="quantile", **options)
+    criterion.checks = checks
+    if make is bags:
+        criterion.update_order = "after"  # with one instance in each bag the rows are its scores
+    random = torch.Generator().manual_seed(0)
+    scores = torch.randn(12, generator=random, dtype=torch.float64)
+    positives, negatives = THIRDS.nonzero().squeeze(1), (THIRDS == 0).nonzero().squeeze(1)
+    for _ in range(20):
+        index = torch.cat([positives, negatives[torch.randperm(8, generator=random)[:2]]])
+        h = scores[index].requires_grad_()
+        batch = [h, THIRDS[index], index, h.detach()]
+        if make is bags:
+            batch.insert(1, torch.arange(6))
+        criterion(*batch).backward()
+        wanted = scores[index].requires_grad_()
+        violation = 1.0 + wanted[4:] - wanted[:4, None]
+        losses = violation.clamp_min(0).square() if surrogate == "squared_hinge" else violation.exp().log1p()
+        losses.mean().backward()
+        torch.testing.assert_close(h.grad, wanted.grad)
+        assert not criterion.s.any()
+    criterion.eval()
+    assert criterion(*batch).item() == pytest.approx(losses.mean().item())
