@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
@@ -251,10 +251,7 @@ class DigitBags:
         if part not in self.digits:
             raise ValueError(f"DigitBags: part must be one of {', '.join(self.digits)}, got {part!r}")
         bags: FlatBags = getattr(self, part)
-        if check_count("DigitBags", "bag", bag, minimum=0) >= len(bags):
-            raise ValueError(f"DigitBags: bag must lie in [0, {len(bags)}), got {bag}")
-        start = int(bags.sizes[:bag].sum())
-        return self.digits[part][start : start + int(bags.sizes[bag])]
+        return torch.split(self.digits[part], bags.sizes.tolist())[bag]
 
 
 def digit_bags(
@@ -368,22 +365,14 @@ class GroupData:
     names: list[str]
 
     def __post_init__(self) -> None:
-        if np.ndim(self.X) != 2 or not len(self.X):
-            raise ValueError(f"GroupData: X must be a table with rows and columns, got shape {np.shape(self.X)}")
-        for name, value in (("y", self.y), ("groups", self.groups)):
-            if np.shape(value) != (len(self.X),):
-                raise ValueError(f"GroupData: {name} must have shape ({len(self.X)},), got {np.shape(value)}")
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"GroupData: names must not repeat, got {self.names!r}")
-        groups = np.asarray(self.groups)
-        if groups.dtype.kind not in "iu":
-            raise ValueError(f"GroupData: groups must hold integers, got {groups.dtype}")
-        strange = groups[(groups < 0) | (groups >= len(self.names))]
-        if len(strange):
-            raise ValueError(f"GroupData: groups must lie in [0, {len(self.names)}), got {strange[0]}")
+        groups, rows = np.asarray(self.groups), len(self.X)
+        for name, value in (("y", self.y), ("groups", groups)):
+            if np.shape(value) != (rows,):
+                raise ValueError(f"GroupData: {name} must have shape ({rows},), got {np.shape(value)}")
+        if groups.dtype.kind not in "iu" or not 0 <= groups.min() <= groups.max() < len(self.names):
+            raise ValueError(f"GroupData: groups must hold integers in [0, {len(self.names)}), got others")
         object.__setattr__(self, "y", np.asarray(self.y))
         object.__setattr__(self, "groups", groups.astype(np.int64))
-        object.__setattr__(self, "names", list(self.names))
 
     @property
     def num_groups(self) -> int:
@@ -395,17 +384,9 @@ class GroupData:
         """Rows of each group, shape `(num_groups,)`."""
         return np.bincount(self.groups, minlength=self.num_groups).astype(np.int64)
 
-    def subset(self, rows: ArrayLike) -> GroupData:
-        """Return some rows, given by at least one number in [0, n) or by n booleans, with the same groups."""
-        chosen = np.asarray(rows)
-        if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
-            chosen = np.flatnonzero(chosen)
-        if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not chosen.size:
-            wanted = f"at least one row number, or {len(self)} booleans not all False"
-            raise ValueError(f"GroupData: rows must be {wanted}, got {chosen.dtype} of shape {chosen.shape}")
-        strange = chosen[(chosen < 0) | (chosen >= len(self))]
-        if len(strange):
-            raise ValueError(f"GroupData: rows must lie in [0, {len(self)}), got {strange[0]}")
+    def subset(self, rows: Sequence[int] | Sequence[bool] | NDArray[np.generic]) -> GroupData:
+        """Return some rows, given by their numbers or by n booleans, with the same groups."""
+        chosen = np.arange(len(self))[rows]
         X = self.X.iloc[chosen].reset_index(drop=True) if hasattr(self.X, "iloc") else self.X[chosen]
         return GroupData(X, self.y[chosen], self.groups[chosen], self.names)
 
