@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Sequence
 
@@ -82,18 +81,6 @@ def test_the_order_of_wrapping_decides_the_numbering():
     assert torch.equal(inputs, INPUTS[rows]) and labels.tolist() == [0, 1, 1] and index.tolist() == rows
 
 
-def test_a_subset_with_a_sampler_of_its_own_labels():
-    rows = [10, 1, 2, 3, 5, 6]
-    whole = IndexedDataset(pairs())
-    sampler = PosNegSampler(whole.labels[rows], num_positives=2, num_negatives=2)
-    seen = set()
-    for inputs, labels, index in DataLoader(Subset(whole, rows), batch_sampler=sampler):
-        assert labels.tolist() == [1, 1, 0, 0] == whole.labels[index].tolist()
-        assert torch.equal(inputs, INPUTS[index])
-        seen.update(index.tolist())
-    assert seen == set(rows)
-
-
 def test_workers_collate_inputs_labels_and_numbers():
     dataset = IndexedDataset(INPUTS, LABELS)
     batches = list(DataLoader(dataset, batch_size=4, num_workers=2))
@@ -103,13 +90,7 @@ def test_workers_collate_inputs_labels_and_numbers():
         assert labels.dtype == index.dtype == torch.long
 
 
-def test_indexed_data_pickles():
-    dataset = pickle.loads(pickle.dumps(IndexedDataset(Pairs([(i, label) for i, label in enumerate(LABELS)]))))
-    assert dataset.labels.tolist() == LABELS and dataset[4] == (4, 1, 4)
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["labels given", "pairs"])
-def test_graphs_through_the_loader_of_pyg(given):
+def test_graphs_through_the_loader_of_pyg():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its import compiles scripts
         from torch_geometric.data import Data
@@ -119,8 +100,7 @@ def test_graphs_through_the_loader_of_pyg(given):
         nodes = i % 3 + 2
         edges = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
         graphs.append(Data(x=torch.full((nodes, 1), float(i)), edge_index=edges, y=torch.tensor([label])))
-    source = graphs if given else [(graph, int(graph.y)) for graph in graphs]
-    dataset = IndexedDataset(source, LABELS if given else None)
+    dataset = IndexedDataset(graphs, LABELS)
     sampler = PosNegSampler(dataset.labels, num_positives=2, num_negatives=3)
     loader = GraphLoader(dataset, batch_sampler=sampler)
     assert len(loader) == len(sampler) == 3
@@ -139,7 +119,6 @@ def test_graphs_through_the_loader_of_pyg(given):
         ([], None, r"dataset must hold at least one item, got 0"),
         ([1, 2, 3], [0, 1], r"labels must be as long as dataset, 3, got 2"),
         ([1, 2], [0, 3], r"labels must be 0 or 1, got 3"),
-        ([1, 2], [[0], [1]], r"labels must have shape \(n,\), got \(2, 1\)"),
     ],
 )
 def test_bad_data_sets(dataset, labels, match):
@@ -153,7 +132,6 @@ def test_bad_data_sets(dataset, labels, match):
         (7, r"dataset must have items \(inputs, label\) where labels is None, got a int at 1"),
         ((7, 1, 1), r"dataset must have items \(inputs, label\) where labels is None, got a tuple of 3 at 1"),
         ((7, 0.5), r"labels must be 0 or 1, got 0.5 at 1"),
-        ((7, float("nan")), r"labels must be 0 or 1, got nan at 1"),
         ((7, [0, 1]), r"labels must be 0 or 1, got \[0, 1\] at 1"),
     ],
 )
@@ -269,7 +247,6 @@ def test_tensor_batches_move(form, make_sampler):
         ((INPUTS.numpy(), LABELS), {}, r"inputs must be a tensor, or a tuple or dict of tensors, got ndarray"),
         (((INPUTS, 3), LABELS), {}, r"inputs must be a tensor, or a tuple or dict of tensors, got int"),
         (((), LABELS), {}, r"inputs must be a tensor, or a tuple or dict of tensors, got an empty tuple"),
-        (({}, LABELS), {}, r"inputs must be a tensor, or a tuple or dict of tensors, got an empty dict"),
         ((torch.tensor(1.0), LABELS), {}, r"inputs must have rows and lie on one device, cpu, got 0 dimensions on cpu"),
         (((INPUTS, INPUTS.to("meta")), LABELS), {}, r"inputs must have rows .*, cpu, got 2 dimensions on meta"),
         (((INPUTS, INPUTS[:5]), LABELS), {}, r"inputs must have as many rows as labels, 11, got 5"),
@@ -286,12 +263,8 @@ def test_bad_tensors(args, kwargs, match):
 
 @pytest.mark.parametrize(
     ("bad", "match"),
-    [
-        (PosNegSampler([*LABELS, 0], num_positives=1, num_negatives=8), r"got 11"),
-        ([[0, 1], [3, 12]], r"got 12"),
-        ([[0, -1]], r"got -1"),
-    ],
-    ids=["planned", "beyond", "negative"],
+    [(PosNegSampler([*LABELS, 0], num_positives=1, num_negatives=8), r"got 11"), ([[0, 1], [3, 12]], r"got 12")],
+    ids=["planned", "beyond"],
 )
 def test_rows_of_other_data_are_refused(bad, match):
     with pytest.raises(ValueError, match=rf"TensorBatches: sampler must give rows in \[0, 11\), {match}"):
@@ -302,7 +275,6 @@ def test_rows_of_other_data_are_refused(bad, match):
     ("batches", "message"),
     [
         ([[True, False, True]], "sampler must give integers, got torch.bool"),
-        ([torch.as_tensor(LABELS) == 1], "sampler must give integers, got torch.bool"),
         ([[1.0, 2.5]], "sampler must give integers, got torch.float32"),
         ([3, 1], "sampler must give batches of rows, got 3"),
         ([torch.tensor([[1], [2]])], "sampler must give batches of rows, got a Tensor"),
