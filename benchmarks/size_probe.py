@@ -23,10 +23,11 @@ from types import FrameType
 import moreauc
 
 PACKAGE = f"{Path(moreauc.__file__).parent}/"
-# How often one fit looks at the columns. A function has the first name or, in other states of the code, another.
+# How often one fit looks at the columns, of which its table has three. A function has the first of the names or, in
+# other states of the code, another.
 WATCHED = {
-    "kinds of columns": ("check_features", "_kind"),
-    "doubtful columns": ("doubtful_columns",),
+    "kinds of columns found": ("_learn_written", "_kind", "_as_number_or_text"),
+    "passes that look for doubtful columns": ("_learn", "doubtful_columns"),
     "encoder fitted": ("TableEncoder._fit",),
 }
 Report = dict[str, object]
