@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
-from moreauc._settings import texts_of
+from moreauc._settings import Texts, texts_of
 from moreauc._system import import_extra
 from moreauc.checkpoint import CheckpointError
 from moreauc.checkpoint.parts import bare, check_settings
@@ -83,6 +83,10 @@ class StatefulCriterion(Callback):
         self._last: dict[str, object] = {}  # the state at the end of the last run
         self._loaded: dict[str, object] = {}  # a state that is to be resumed from
 
+    def settings(self) -> dict[str, object]:
+        """Return what must be the same in a resumed run."""
+        return {"proximal": self.proximal, "restarts": self.restarts}
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check what can be known before anything has been restored or moved."""
         if stage == "fit":
@@ -94,7 +98,7 @@ class StatefulCriterion(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the optimizers, and resume from the checkpoint if there is one."""
         _check_loader(trainer)
-        self._current = _Run(trainer, pl_module, self.model, self.criterion, self.proximal, self.restarts)
+        self._current = _Run(trainer, pl_module, self)
         loaded, self._loaded = self._loaded, {}
         if loaded:
             self._current.load_state_dict(loaded)
@@ -196,30 +200,24 @@ def _callback_of(module: LightningModule) -> StatefulCriterion:
 class _Run:
     """The state of the callback from the start of training to its end."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        module: LightningModule,
-        model: str,
-        criterion: str,
-        proximal: float,
-        restarts: list[int],
-    ) -> None:
-        self.trainer, self.module = trainer, module
-        self.model, self.criterion = module.get_submodule(model), module.get_submodule(criterion)
+    def __init__(self, trainer: Trainer, module: LightningModule, callback: StatefulCriterion) -> None:
+        self.trainer, self.module, self.callback = trainer, module, callback
+        self.model, self.criterion = module.get_submodule(callback.model), module.get_submodule(callback.criterion)
         self._exchange = self.criterion.exchange if isinstance(self.criterion, DistributedCriterion) else None
-        self.restarts = restarts
-        self._own = {"proximal": repr(proximal), "restarts": repr(restarts)}
-        self._start = texts_of(bare(self.criterion))
+        self._start = self.settings()
         self.renewed = 0  # the epoch before which the reference point was last renewed
         self.previous: PreviousIterate | None = None
         self.point: ProximalPoint | None = None
-        if proximal > 0.0:
+        if callback.proximal > 0.0:
             if len(trainer.optimizers) != 1:
                 number = len(trainer.optimizers)
                 raise ValueError(f"{_OWNER}: proximal must be 0 unless there is one optimizer, got {number} optimizers")
-            self.point = ProximalPoint(trainer.optimizers[0], proximal)
+            self.point = ProximalPoint(trainer.optimizers[0], callback.proximal)
         self.follow()
+
+    def settings(self) -> dict[str, Texts]:
+        """Return what must be the same in a resumed run."""
+        return {_OWNER: texts_of(self.callback), "criterion": texts_of(bare(self.criterion))}
 
     def follow(self, *, always: bool = False) -> PreviousIterate | None:
         """Keep previous weights from now on, if the loss needs them."""
@@ -232,7 +230,7 @@ class _Run:
 
         Lightning has no hook for the start of an epoch if it resumes after the last batch of the one before.
         """
-        if self.point is not None and epoch in self.restarts and epoch > self.renewed:
+        if self.point is not None and epoch in self.callback.restarts and epoch > self.renewed:
             self.point.restart()
             self.renewed = epoch
 
@@ -247,7 +245,7 @@ class _Run:
             "previous": None if self.previous is None else self.previous.state_dict(),
             "proximal": None if self.point is None else self.point.state_dict(),
             "renewed": self.renewed,
-            "settings": {"start": self._start, "now": texts_of(bare(self.criterion)), "own": self._own},
+            "settings": {"start": self._start, "now": self.settings()},
             "processes": self._exchange.gather_objects(own) if of_all and self._exchange is not None else [own],
         }
 
@@ -276,8 +274,8 @@ class _Run:
     def _check_settings(self, state: dict[str, Any]) -> None:
         saved = state["settings"]
         try:
-            check_settings(_OWNER, saved["own"], saved["own"], self._own)
-            check_settings("criterion", saved["start"], saved["now"], self._start)
+            for part, present in self._start.items():
+                check_settings(part, saved["start"][part], saved["now"][part], present)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; a run with other settings begins anew, without ckpt_path") from error
         self._start = saved["start"]

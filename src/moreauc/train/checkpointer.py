@@ -36,11 +36,14 @@ class Checkpointer(Callback):
     saved too. A saved run is read and compared with this one in the constructor, before anything of the run has
     changed. As a context manager it watches signals and, at the end, releases the folder.
 
+    A run of several processes is saved in one file, which the first process reads and writes. Random states differ
+    between processes and are saved for each. The same number of processes resumes the run bit for bit; another number
+    sees the same batches, with generators as at the beginning of a run. After every step the processes agree whether
+    to stop, since a signal may reach only one of them.
+
     Attributes:
         resumed: the phase in which the saved run is resumed, "done" for a complete run, "" for none.
     """
-
-    _one_process = True
 
     def __init__(
         self,
@@ -48,11 +51,14 @@ class Checkpointer(Callback):
         callbacks: Sequence[Callback],
         selector: ModelSelector | None,
         folder: str | Path,
+        exchange: Exchange | None,
         *,
         every: int | None,
         resume: bool,
         settings: Mapping[str, Any],
     ) -> None:
+        self._exchange = None if exchange is None or exchange.size == 1 else exchange
+        _check_seen_by_all(state, self._exchange)
         self._state, self._selector, self._every = state, selector, every
         self._checkpoints, self._callbacks = Checkpoints(folder), _CallbackStates(callbacks)
         state.position = position = LoaderPosition(state.position.loader)
@@ -64,7 +70,7 @@ class Checkpointer(Callback):
         check_plain(self._run.state_dict())
         self._callbacks.check_plain()
         self._run.others["callbacks"] = self._callbacks
-        self._prepare()  # before the folder is read: another run may still be saving in it
+        self._first(self._prepare)  # before the folder is read: another run may still be saving in it
         try:
             self._saved = self._read(resume)
             self._compare()
@@ -162,19 +168,36 @@ class Checkpointer(Callback):
 
         An error without workers is an error of the data, and may have drawn numbers since that step.
         """
-        if getattr(self._state.position.loader, "num_workers", 0) and self._one_process:
+        if getattr(self._state.position.loader, "num_workers", 0) and self._exchange is None:
             self._stop_if_asked()
 
     def _compare(self) -> None:
         """Check the saved run against this one; errors name the folder."""
         folder = self._checkpoints.folder
         try:
-            self._check(self._saved)
+            self._check_together()
         except CheckpointError as error:
             raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
         except Exception as error:  # a file of something else may hold anything
             what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
             raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
+
+    def _check_together(self) -> None:
+        """Check in all processes: all of them refuse what one refuses, or the others would wait for it."""
+        if self._exchange is None:
+            self._check(self._saved)
+            return
+        problem = None
+        try:
+            self._check(self._saved)
+        except Exception as error:  # the caller adds the folder
+            problem = error
+        texts = self._exchange.gather_objects(None if problem is None else str(problem), "the check of a checkpoint")
+        if problem is not None:
+            raise problem
+        for text in texts:
+            if text is not None:
+                raise CheckpointError(f"checkpoint cannot be resumed in another process: {text}")
 
     def _check(self, saved: Mapping[str, Any] | None) -> None:
         """Check all parts that the run has at its beginning; those that a phase adds check their states themselves."""
@@ -193,8 +216,6 @@ class Checkpointer(Callback):
         if "selector" in parts and (best := parts["selector"]["state"]["best"]):
             check_tensors("best weights", run.model, best)
 
-    # What the checkpointer of several processes overrides
-
     def _prepare(self) -> None:
         """Make the folder, check that it can be written to, and lock it."""
         folder = self._checkpoints.folder
@@ -205,84 +226,52 @@ class Checkpointer(Callback):
             what = f"got {str(folder)!r}, in which another process is saving"
             raise CheckpointError(f"fit: checkpoint must be a folder of one run at a time, {what}")
 
-    def _read(self, resume: bool) -> dict[str, Any] | None:
+    def _load(self, resume: bool) -> dict[str, Any] | None:
         """Return the saved run; without `resume` there must be none."""
         if not resume and self._checkpoints.files():
             folder = str(self._checkpoints.folder)
             raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {folder!r}")
         return self._checkpoints.load()
 
-    def _write(self, state: dict[str, object]) -> None:
-        self._checkpoints.save(state)
-
-    def _signal(self) -> int | None:
-        """Return the signal that asks the run to stop; None for none."""
-        return self._signals.caught
-
-
-class DistributedCheckpointer(Checkpointer):
-    """Saves a run of several processes in one file, which the first process reads and writes.
-
-    Random states differ between processes and are saved for each. The same number of processes resumes the run bit for
-    bit; another number sees the same batches, with generators as at the beginning of a run. After every step the
-    processes agree whether to stop, since a signal may reach only one of them.
-    """
-
-    _one_process = False
-
-    def __init__(self, *parts: Any, exchange: Exchange, **options: Any) -> None:
-        self._exchange = exchange
-        super().__init__(*parts, **options)
-
     def _read(self, resume: bool) -> dict[str, Any] | None:
-        saved = self._first(lambda: super(DistributedCheckpointer, self)._read(resume))
-        if saved is None or not isinstance(saved.get("position"), dict):  # an error, raised later
-            return saved
-        saved = {**saved, "position": {**saved["position"], **self._own_position(saved)}}
+        """Return the saved run as it was in this process."""
+        saved = self._first(lambda: self._load(resume))
+        if self._exchange is None or saved is None or not isinstance(saved.get("position"), dict):
+            return saved  # of one process, or wrong, which is an error later
+        saved = {**saved, "position": {**saved["position"], **self._own_position(self._exchange, saved)}}
         if self._exchange.rank:  # attributes of a model may name its process; the first process compares them
             own = {"model": self._run.start["model"]}
             saved |= {when: {**saved[when], **own} for when in ("start", "now") if when in saved}
         return saved
 
-    def _own_position(self, saved: Mapping[str, Any]) -> dict[str, object]:
+    def _own_position(self, exchange: Exchange, saved: Mapping[str, Any]) -> dict[str, object]:
         """Return what was saved for this process, or what a new run has if the number of processes has changed."""
-        every = saved.get(_PROCESSES, [{name: saved["position"][name] for name in _OWN}])
-        if len(every) == self._exchange.size:
-            own: dict[str, object] = every[self._exchange.rank]
-            return own
+        every: list[dict[str, object]] = saved.get(_PROCESSES, [{name: saved["position"][name] for name in _OWN}])
+        if len(every) == exchange.size:
+            return every[exchange.rank]
         loader = self._state.position.loader
         now = random_states(loader)
         random = {name: None if saved["position"][name] is None else now for name in _RANDOM}
         return {**random, "labels": held_labels(loader)}
 
-    def _check(self, saved: Mapping[str, Any] | None) -> None:
-        """Check in all processes: all of them refuse what one refuses, or the others would wait for it."""
-        problem = None
-        try:
-            super()._check(saved)
-        except Exception as error:  # the caller adds the folder
-            problem = error
-        texts = self._exchange.gather_objects(None if problem is None else str(problem), "the check of a checkpoint")
-        if problem is not None:
-            raise problem
-        for text in texts:
-            if text is not None:
-                raise CheckpointError(f"checkpoint cannot be resumed in another process: {text}")
-
-    def _prepare(self) -> None:
-        self._first(super()._prepare)
-
     def _write(self, state: dict[str, Any]) -> None:
-        own = {name: state["position"][name] for name in _OWN}
-        state[_PROCESSES] = self._exchange.gather_objects(own, "a save")
-        self._first(lambda: super(DistributedCheckpointer, self)._write(state))
+        if self._exchange is not None:
+            own = {name: state["position"][name] for name in _OWN}
+            state[_PROCESSES] = self._exchange.gather_objects(own, "a save")
+        self._first(lambda: self._checkpoints.save(state))
 
     def _signal(self) -> int | None:
-        caught = self._exchange.gather_objects(super()._signal(), "the end of a step")
-        return next((number for number in caught if number is not None), None)
+        """Return the signal that asks the run to stop, whichever process got it; None for none."""
+        caught = self._signals.caught
+        if self._exchange is None:
+            return caught
+        every = self._exchange.gather_objects(caught, "the end of a step")
+        return next((number for number in every if number is not None), None)
 
     def _first(self, action: Callable[[], _Result]) -> _Result:
         """Let the first process act; return its result in all processes, or raise in all of them."""
+        if self._exchange is None:
+            return action()
         result, problem = None, None
         if self._exchange.rank == 0:
             try:
@@ -298,24 +287,14 @@ class DistributedCheckpointer(Checkpointer):
         return result  # type: ignore[no-any-return]
 
 
-def make_checkpointer(
-    state: TrainState,
-    callbacks: Sequence[Callback],
-    selector: ModelSelector | None,
-    folder: str | Path,
-    exchange: Exchange | None,
-    **options: Any,
-) -> Checkpointer:
-    """Return the checkpointer for one process or for several."""
-    if exchange is not None and exchange.size > 1:
-        return DistributedCheckpointer(state, callbacks, selector, folder, exchange=exchange, **options)
+def _check_seen_by_all(state: TrainState, exchange: Exchange | None) -> None:
+    """Refuse a model of several processes whose loss is of one."""
     parallel = parallel_of(state.model)
-    if parallel is not None and len(parallel.ranks) > 1:
+    if exchange is None and parallel is not None and len(parallel.ranks) > 1:
         raise ValueError(
             f"fit: criterion must be a moreauc.distributed.DistributedCriterion to save a {parallel.kind} model of "
             f"{len(parallel.ranks)} processes, got {type(state.criterion).__name__}: each process would save a run"
         )
-    return Checkpointer(state, callbacks, selector, folder, **options)
 
 
 class _CallbackStates:

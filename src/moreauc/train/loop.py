@@ -34,7 +34,7 @@ from moreauc.distributed.criterion import check_seen, exchange_of
 from moreauc.distributed.exchange import Exchange
 from moreauc.optim import PreviousIterate
 from moreauc.samplers.base import PlannedSampler
-from moreauc.train.checkpointer import Checkpointer, make_checkpointer
+from moreauc.train.checkpointer import Checkpointer
 from moreauc.train.selection import ModelSelector, Score
 from moreauc.train.state import (
     DONE,
@@ -211,8 +211,9 @@ def fit(
             if name in compared:
                 raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
         compared = {**(settings or {}), **compared}  # the user's settings first: an error names the first that differs
-        options: dict[str, Any] = {"every": every, "resume": resume, "settings": compared}
-        checkpointer = make_checkpointer(state, hooks, selector, checkpoint, exchange, **options)
+        checkpointer = Checkpointer(
+            state, hooks, selector, checkpoint, exchange, every=every, resume=resume, settings=compared
+        )
     with checkpointer or nullcontext(), _random_state(model, seed, rank):
         _train(plan, state, hooks, checkpointer)
     history = state.history

@@ -47,7 +47,7 @@ class ModelSelector:
         weight: object = None,
         exchange: Exchange | None = None,
     ) -> None:
-        self._score = validation_score(_OWNER, criterion, min_tpr, max_fpr, score, weight)
+        self._score = _validation_score(criterion, min_tpr, max_fpr, score, weight)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._exchange, self._min_gain = exchange, min_gain
         self._start: Array | None = None  # scores of the validation data by the weights before the first epoch
@@ -124,20 +124,14 @@ class ModelSelector:
         self._start = None if state["start"] is None else state["start"].numpy()
 
 
-def validation_score(
-    owner: str,
-    criterion: nn.Module,
-    min_tpr: float | None,
-    max_fpr: float | None,
-    score: Score | None,
-    weight: object = None,
+def _validation_score(
+    criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, score: Score | None, weight: object
 ) -> TwoWayScore | UserScore:
-    """Return what validation data are scored by; `owner` is named in errors."""
     if score is None:
-        return TwoWayScore(owner, criterion, min_tpr, max_fpr, weight)
+        return TwoWayScore(criterion, min_tpr, max_fpr, weight)
     if weight is not None:
-        raise ValueError(f"{owner}: validation_weight must be None with a score of your own, got weights")
-    return UserScore(owner, score)
+        raise ValueError(f"{_OWNER}: validation_weight must be None with a score of your own, got weights")
+    return UserScore(score)
 
 
 class TwoWayScore:
@@ -146,16 +140,16 @@ class TwoWayScore:
     names = ("score", "wider_score", "auc", "gap")
 
     def __init__(
-        self, owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, weight: object = None
+        self, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, weight: object = None
     ) -> None:
-        self._owner, region = owner, {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
         self._weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float64)
         for name, value in region.items():
             region[name] = getattr(criterion, name, None) if value is None else value
             if region[name] is None:
                 kind = type(criterion).__name__
-                raise ValueError(f"{owner}: {name} must be given with validation, {kind} has none, got None")
-        self._region = dict(zip(region, check_region(owner, region["min_tpr"], region["max_fpr"]), strict=True))
+                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
+        self._region = dict(zip(region, check_region(_OWNER, region["min_tpr"], region["max_fpr"]), strict=True))
         self.settings = {
             **self._region,
             "validation_weight": None if self._weight is None else checksum([self._weight]),
@@ -164,14 +158,14 @@ class TwoWayScore:
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
         """Return the scores by `names`, compared in this order."""
         if labels.min() == labels.max():
-            raise ValueError(f"{self._owner}: validation must hold both classes, got only labels {int(labels[0])}")
+            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty region is an error here
             found = selection_scores(labels.numpy(), scores.numpy(), **self._region, sample_weight=self._weight)
         if math.isnan(found[0]):
             counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
             text = "validation must have enough rows for the region to hold a pair"
-            raise ValueError(f"{self._owner}: {text}, got {counts}")
+            raise ValueError(f"{_OWNER}: {text}, got {counts}")
         return found
 
     def beyond_chance(self, labels: Tensor, scores: Tensor, start: Array, gain: float) -> bool:
@@ -189,17 +183,17 @@ class UserScore:
 
     names = ("score",)
 
-    def __init__(self, owner: str, score: Score) -> None:
+    def __init__(self, score: Score) -> None:
         if not callable(score):
-            raise ValueError(f"{owner}: score must be a function of scores and labels, got {score!r}")
-        self._owner, self._score = owner, score
+            raise ValueError(f"{_OWNER}: score must be a function of scores and labels, got {score!r}")
+        self._score = score
         self.settings = {"score": score}
 
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
         """Return the score, as a tuple of one."""
         value = float(self._score(scores, labels))
         if not math.isfinite(value):
-            raise ValueError(f"{self._owner}: score must return a finite number, got {value}")
+            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
         return (value,)
 
     def beyond_chance(self, labels: Tensor, scores: Tensor, start: Array, gain: float) -> bool:
