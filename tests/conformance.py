@@ -192,6 +192,11 @@ def _member_batch(step: int) -> dict[str, Tensor]:
     return _group_batch(step) | {"groups": torch.rand(9, 7, generator=_generator(step)) < 0.2}
 
 
+def _present_groups(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    groups = batch["groups"]
+    return {"u": groups if groups.ndim == 1 else groups.any(0).nonzero().squeeze(1)}
+
+
 WEIGHTS = [0.5 + k % 4 for k in range(len(LABELS))]
 REGION = {"min_tpr": 0.3, "max_fpr": 0.6}
 RAMP = {"surrogate": "smooth_ramp", "margin": 0.7, "link": "standardized"}
@@ -305,16 +310,17 @@ CASES = (
         Case(
             name=f"GroupDROLoss-{name}",
             build=lambda options=options: GroupDROLoss(7, top_k=2, **options),
-            batch=_group_batch,
+            batch=batch,
             values=("losses", "previous_losses"),
             reorder=_reorder_fcco,
-            tables=lambda batch: {"u": batch["groups"]},
+            tables=_present_groups,
             state=("u", "s"),
         )
-        for name, options in [
-            ("moving-average", {}),
-            ("msvr", {"gamma": 0.2, "threshold_lr": "quantile"}),
-            ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+        for name, batch, options in [
+            ("moving-average", _group_batch, {}),
+            ("msvr", _group_batch, {"gamma": 0.2, "threshold_lr": "quantile"}),
+            ("theory", _group_batch, {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+            ("memberships", _member_batch, {"gamma": "theory", "tau": 0.5}),
         ]
     ]
     + [

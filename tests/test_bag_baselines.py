@@ -209,18 +209,6 @@ def assert_state(criterion, expected):
         assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
 
 
-@POOLING
-def test_a_first_visit_has_the_gradient_of_pooling_what_was_sampled(pooling):
-    options = {"margin": 0.5, "link": "sigmoid", "dual_lr": 0.3}
-    naive = PooledLoss(AUCMinMaxLoss(LABELS, **options), pooling, temperature=0.4)
-    tracked = MIDAMLoss(LABELS, pooling=pooling, temperature=0.4, **options)
-    batch = make_batch(pooling, 0, torch.float64)
-    expected, got = step(naive, batch), step(tracked, batch)
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(tracked.a, naive.criterion.a)
-    torch.testing.assert_close(tracked.theta, naive.criterion.theta)
-
-
 @EVERY
 @POOLING
 def test_evaluation_is_the_inner_loss_of_pooled_scores(kind, pooling):
@@ -341,22 +329,6 @@ def test_a_module_of_the_user_may_be_pooled():
     assert loss.item() == -1.5 and instances.grad.tolist() == [0.25, 0.25, -0.5]
     with pytest.raises(ValueError, match="PooledLoss: instances must be a floating point tensor, got a list"):
         criterion([1.0], torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
-
-
-def test_schedules_may_change_what_midam_was_made_with():
-    criterion = KINDS["MIDAM"]("mean")
-    step(criterion, make_batch("mean", 0))
-    criterion.tau, criterion.dual_lr = 1.0, 0.0
-    assert (criterion.tau, criterion.dual_lr) == (1.0, 0.0)
-    held = (criterion.a.item(), criterion.b.item(), criterion.theta.item())
-    batch = make_batch("mean", 3)
-    step(criterion, batch)
-    assert (criterion.a.item(), criterion.b.item(), criterion.theta.item()) == held
-    means = criterion.pooling(batch["instances"].double(), batch["bag"], 5)
-    assert torch.equal(criterion.v[batch["index"]], means)  # at 1 the rows are what was seen last
-    for name, value in [("tau", 0.0), ("dual_lr", -1.0)]:
-        with pytest.raises(ValueError, match=f"MIDAMLoss: {name} must be a number"):
-            setattr(criterion, name, value)
 
 
 def test_second_derivatives_are_refused():

@@ -176,28 +176,6 @@ def test_min_max_is_the_published_form_in_expectation(link):
     assert moved == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("link", ["sigmoid", "identity"])
-@pytest.mark.parametrize(("margin", "shift"), [(1.0, 0.0), (0.5, 0.0), (0.2, 6.0)])
-def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shift):
-    scores, labels, index = make_batch(4)
-    scores = [score + shift * label for score, label in zip(scores, labels, strict=True)]
-    h = [oracles.linked(link, scores, labels, k)[0] for k in range(len(scores))]
-    a = sum(v for v, label in zip(h, labels, strict=True) if label) / 5
-    b = sum(v for v, label in zip(h, labels, strict=True) if not label) / 8
-    theta = max(0.0, margin + b - a)
-    criterion = AUCMinMaxLoss(LABELS, margin=margin, link=link, dual_lr=1.0)
-    criterion.duals.values = torch.tensor([a, b, theta], dtype=torch.float64)
-    got = call(criterion, scores, labels, index)
-    rate = 0.25 * 0.75
-    value, gradient = oracles.mean_over_pairs(scores, labels, "squared", margin, link)
-    extra = (margin + b - a) ** 2 - theta**2  # only where the means are more than the margin apart
-    assert got[0] == pytest.approx(rate * (value - extra), rel=1e-10)
-    assert (extra > 0) == (shift > 0)
-    if not shift:
-        assert got[1] == pytest.approx([rate * g for g in gradient], rel=1e-9, abs=1e-12)
-    assert criterion.duals.values.tolist() == pytest.approx([a, b, theta], abs=1e-12)  # a fixed point
-
-
 @LINKS
 @pytest.mark.parametrize("surrogate", ["squared_hinge", "logistic"])
 @pytest.mark.parametrize(

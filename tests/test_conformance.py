@@ -116,6 +116,20 @@ def test_autocast_does_not_narrow_the_loss(case):
     assert all(torch.equal(*pair) for pair in zip(plain, cast, strict=True))
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "CCO" not in case.name], ids=lambda case: case.name)
+def test_float64_is_not_rounded_where_another_type_is_the_default(case):
+    batches, runs = [case.batch(number) for number in range(3)], []
+    for default in (torch.float32, torch.float64):
+        criterion = case.build().double()
+        torch.set_default_dtype(default)
+        try:
+            found = [step(criterion, case, n, torch.float64, lambda _, n=n: dict(batches[n])) for n in range(3)]
+        finally:
+            torch.set_default_dtype(torch.float32)
+        runs.append([part for parts in found for part in parts] + list(state(criterion).values()))
+    assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+
+
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 

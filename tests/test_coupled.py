@@ -11,31 +11,6 @@ def relu(u, index):
     return torch.relu(u)
 
 
-def test_first_visit_fills_with_the_first_value():
-    criterion = FCCOLoss(5, relu, tau=0.1)
-    criterion(torch.tensor([2.0, 7.0]), torch.tensor([4, 1]))
-    assert criterion.u.tolist() == [0, 7, 0, 0, 2]
-    criterion(torch.tensor([4.0, 3.0]), torch.tensor([4, 0]))
-    assert criterion.u.tolist() == pytest.approx([3, 7, 0, 0, 2.2])  # (1 - 0.1) 2 + 0.1 * 4
-
-
-def test_full_batch_at_the_first_step_is_the_exact_objective_and_gradient():
-    inner = torch.randn(6, requires_grad=True)
-    criterion = FCCOLoss(6, lambda u, i: torch.relu(u - 0.1 * i), tau=1.0)
-    exact = torch.relu(inner - 0.1 * torch.arange(6)).mean()
-    (expected,) = torch.autograd.grad(exact, inner)
-    loss = criterion(inner, torch.arange(6))
-    (gradient,) = torch.autograd.grad(loss, inner)
-    assert torch.equal(loss, exact) and torch.equal(gradient, expected)
-
-
-def test_zero_subgradient_at_the_kink():
-    criterion = FCCOLoss(2, relu, tau=0.5)
-    inner = torch.zeros(2, requires_grad=True)
-    criterion(inner, torch.arange(2)).backward()
-    assert inner.grad.tolist() == [0, 0]
-
-
 def test_eval_is_the_objective_at_the_values_given_with_its_gradient():
     criterion = FCCOLoss(4, relu, tau=0.5, initial=-3.0).eval()
     inner = torch.tensor([1.0, -2.0], requires_grad=True)
@@ -44,46 +19,10 @@ def test_eval_is_the_objective_at_the_values_given_with_its_gradient():
     assert loss.item() == 0.5 and inner.grad.tolist() == [0.5, 0]
 
 
-def test_projection_keeps_rows_in_the_ball():
-    criterion = FCCOLoss(3, lambda u, i: u.sum(-1), dim=2, tau=1.0, bound=5.0)
-    criterion(torch.tensor([[30.0, 40.0], [0.3, 0.4]]), torch.tensor([0, 2]))
-    assert criterion.u.tolist() == [pytest.approx([3, 4]), [0, 0], pytest.approx([0.3, 0.4])]
-
-
 def test_zero_rows_survive_the_projection():
     criterion = FCCOLoss(1, relu, tau=0.5, bound=1e-3)
     criterion(torch.zeros(1), torch.zeros(1, dtype=torch.long))
     assert criterion.u.tolist() == [0]
-
-
-def test_schedules_may_change_tau_and_gamma():
-    criterion = FCCOLoss(3, relu, tau=0.5)
-    index = torch.tensor([0])
-    criterion(torch.tensor([1.0]), index)
-    criterion.tau = 1.0
-    criterion(torch.tensor([9.0]), index)
-    assert criterion.u[0] == 9
-    criterion.gamma = 2.0
-    criterion(torch.tensor([4.0]), index, torch.tensor([1.0]))
-    assert criterion.u[0] == 10
-    with pytest.raises(ValueError, match=r"FCCOLoss: tau must be a number in \(0, 1\], got 1.5"):
-        criterion.tau = 1.5
-    with pytest.raises(ValueError, match="gamma must be a number in"):
-        criterion.gamma = -1.0
-
-
-def test_gamma_theory_follows_the_batch_size():
-    fixed, theory = (FCCOLoss(10, relu, tau=0.25, gamma=g, initial=0.0) for g in (8 / (2 * 0.75) + 0.75, "theory"))
-    batch = torch.tensor([1.0, 2.0]), torch.tensor([3, 4]), torch.tensor([0.5, 3.0])
-    fixed(*batch)
-    theory(*batch)
-    torch.testing.assert_close(fixed.u, theory.u)
-    theory(torch.randn(10), torch.arange(10), torch.randn(10))
-
-
-def test_value_is_the_estimate_at_the_rows_before_the_update():
-    criterion = FCCOLoss(3, relu, tau=0.5, initial=torch.tensor([1.0, -1.0, 5.0]))
-    assert criterion(torch.tensor([100.0, 100.0]), torch.tensor([0, 2])).item() == 3
 
 
 def test_index_may_be_a_list_and_live_on_the_cpu():

@@ -89,36 +89,6 @@ def test_samplers_without_epochs():
         sampler.set_position(0, 1)
 
 
-def test_repr():
-    assert (
-        repr(DistributedBatchSampler([[0]], rank=0, world_size=2))
-        == "DistributedBatchSampler([[0]], rank=0, world_size=2, in turn)"
-    )
-    text = "DistributedBatchSampler([[0]], rank=1, world_size=2, by owners)"
-    assert repr(DistributedBatchSampler([[0]], rank=1, world_size=2, owners=[1])) == text
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sampler": 3}, "sampler must be an iterable over batches, got int"),
-        (
-            {"sampler": PosNegSampler(LABELS, num_positives=1, num_negatives=1, world_size=2)},
-            "sampler must be that of one process, got world_size 2",
-        ),
-        ({"world_size": 0}, "world_size must be an integer of at least 1, got 0"),
-        ({"rank": 2}, r"rank must lie in \[0, 2\), got 2"),
-        ({"rank": -1}, "rank must be an integer of at least 0, got -1"),
-        ({"owners": [0, 2]}, r"owners must lie in \[0, 2\), got 2"),
-        ({"owners": [0.0, 1.0]}, r"owners must be a vector of integers, got float64 of shape \(2,\)"),
-        ({"owners": [[0]]}, r"owners must be a vector of integers, got int64 of shape \(1, 1\)"),
-    ],
-)
-def test_wrong_arguments(change, message):
-    with pytest.raises(ValueError, match=f"DistributedBatchSampler: {message}"):
-        DistributedBatchSampler(**{"sampler": [[0]], "rank": 0, "world_size": 2, **change})
-
-
 @pytest.mark.parametrize("row", [-1, 2])
 def test_rows_without_an_owner(row):
     with pytest.raises(ValueError, match=f"owners must name one for each row, 2 of them, got row {row}"):

@@ -131,40 +131,6 @@ def test_group_dro_is_its_transcription_for_200_steps(float64, layout, kind, top
     assert len({len(batch) for batch in batches}) > 2 and len(u) == N
 
 
-@pytest.mark.parametrize("top_k", [4, 5])
-@pytest.mark.parametrize("threshold_lr", [0.02, "quantile"])
-def test_float64_losses_are_not_rounded_where_float32_is_the_default(top_k, threshold_lr):
-    """N / K is no float32 number here, and the default type is not changed as the other tests do."""
-    assert torch.get_default_dtype() == torch.float32
-    run, lr = Run("squared", "ids"), 0.002
-    batches = [run.by_group(batch) for batch in run.batches]
-    twin = oracles.sonx_group_dro(*run.oracle(), batches, N, top_k, 0.5, 0.1, lr, threshold_lr)
-    criterion = GroupDROLoss(N, top_k=top_k, tau=0.5, gamma=0.1, threshold_lr=threshold_lr).double()
-    torch.set_default_dtype(torch.float64)  # for the model of the test alone
-    try:
-        steps = run.descend(_InFloat32(criterion), lr)
-        for (got, got_w), (value, w, _, s) in zip(steps, twin, strict=True):
-            assert got == close(value) and got_w == close(w)
-            assert criterion.s.item() == close(s)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-class _InFloat32(torch.nn.Module):
-    """Calls a criterion while float32 is the default."""
-
-    def __init__(self, criterion):
-        super().__init__()
-        self.criterion, self.needs_previous = criterion, criterion.needs_previous
-
-    def forward(self, *args, **kwargs):
-        torch.set_default_dtype(torch.float32)
-        try:
-            return self.criterion(*args, **kwargs)
-        finally:
-            torch.set_default_dtype(torch.float64)
-
-
 def whole_problem():
     run = Run("squared", "ids")
     return run, list(range(36)), run.groups()

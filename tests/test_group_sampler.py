@@ -93,12 +93,6 @@ def test_counts_of_earlier_epochs_are_known_without_their_plans(case):
         counts += np.bincount(plan_class(len(sizes), per_batch, steps, epoch, source).ravel(), minlength=len(sizes))
 
 
-def test_where_groups_are_large_an_epoch_draws_as_many_rows_as_there_are():
-    sizes = [20, 50, 9, 31]
-    _, sampler = make((sizes, 3, 5))
-    assert len(sampler) == 8 and sum(map(len, sampler)) >= sum(sizes) > 7 * 15
-
-
 def test_each_group_and_row_is_as_likely_as_any_other_at_each_step():
     seeds, ids = 800, [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     groups, rows = torch.zeros(3, 5), torch.zeros(3, 3)
@@ -229,49 +223,6 @@ def test_small_groups_are_logged_once(caplog):
 
 
 # Bad input
-
-
-@pytest.mark.parametrize(
-    ("groups", "change", "match"),
-    [
-        ([0, 1, 2, 4], {}, r"groups must hold at least one row of every group, got none of group 3"),
-        ([0, 1], {"num_groups": 3}, r"groups must hold at least one row of every group, got none of group 2"),
-        ([[True, False], [True, False]], {}, r"at least one row of every group, got none of group 1"),
-        ([0, 1, 5], {"num_groups": 3}, r"groups must lie in \[0, 3\), got 5"),
-        ([0, 1, -1], {"num_groups": 3}, r"groups must lie in \[0, 3\), got -1"),
-        ([0, 1, -2], {}, r"groups must be at least 0, got -2"),
-        ([-1, -2], {}, r"groups must be at least 0, got -2"),
-        ([0.0, 1.0], {}, r"groups must hold integers, got dtype float64"),
-        ([True, False], {}, r"groups must hold integers, got dtype bool"),
-        (["a", "b"], {}, r"groups must hold integers, got dtype <U1"),
-        ([[0, 2], [1, 0]], {}, r"groups must hold memberships, 0 or 1, got 2"),
-        ([["a", "b"]], {}, r"groups must hold memberships, 0 or 1, got dtype <U1"),
-        ([[0, 1], [1, 0]], {"num_groups": 3}, r"groups must have 3 columns, one for each group, got 2"),
-        ([], {}, r"groups must have shape \(n,\) or \(n, num_groups\), got \(0,\)"),
-        (3, {}, r"groups must have shape \(n,\) or \(n, num_groups\), got \(\)"),
-        ([0, 1], {"groups_per_batch": 3}, r"groups_per_batch must lie in \[1, 2\], got 3"),
-        ([0, 1], {"groups_per_batch": 0}, r"groups_per_batch must be an integer of at least 1, got 0"),
-        ([0, 1], {"samples_per_group": 1.5}, r"samples_per_group must be an integer of at least 1, got 1.5"),
-        ([0, 1], {"num_groups": 0}, r"num_groups must be an integer of at least 1, got 0"),
-        ([0, 1], {"seed": -1}, r"seed must be an integer of at least 0, got -1"),
-    ],
-)
-def test_bad_arguments(groups, change, match):
-    with pytest.raises(ValueError, match=rf"GroupSampler: .*{match}"):
-        GroupSampler(groups, **{"groups_per_batch": 1, "samples_per_group": 2} | change)
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"n": 0}, r"n must be an integer of at least 1, got 0"),
-        ({"batch_size": True}, r"batch_size must be an integer of at least 1, got True"),
-        ({"seed": 0.5}, r"seed must be an integer of at least 0, got 0.5"),
-    ],
-)
-def test_bad_arguments_of_plain_batches(change, match):
-    with pytest.raises(ValueError, match=f"ShuffledSampler: {match}"):
-        ShuffledSampler(**{"n": 5, "batch_size": 2} | change)
 
 
 @pytest.mark.parametrize(

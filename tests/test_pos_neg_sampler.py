@@ -235,35 +235,6 @@ def test_instances_of_bags_in_batches_without_epochs_warn_too():
         assert len(list(in_order)) == len(list(in_order)) == 1
 
 
-GOOD = {"num_positives": 2, "num_negatives": 3}
-
-
-@pytest.mark.parametrize(
-    ("labels", "change", "match"),
-    [
-        ([0, 1, 2], {}, r"PosNegSampler: labels must be 0 or 1, got 2"),
-        ([0, 0, 0], {}, r"PosNegSampler: labels must hold both 0 and 1, got only 0"),
-        ([1, 1, 1], {}, r"PosNegSampler: labels must hold both 0 and 1, got only 1"),
-        ([[0], [1]], {}, r"PosNegSampler: labels must have shape \(n,\), got \(2, 1\)"),
-        ([0, 1], {"num_positives": 0}, r"PosNegSampler: num_positives must be an integer of at least 1, got 0"),
-        ([0, 1], {"num_negatives": 1.5}, r"PosNegSampler: num_negatives must be an integer of at least 1, got 1.5"),
-        ([0, 1], {"seed": -1}, r"PosNegSampler: seed must be an integer of at least 0, got -1"),
-        ([0, 1], {"world_size": 0}, r"PosNegSampler: world_size must be an integer of at least 1, got 0"),
-        ([0, 1], {"rank": -1}, r"PosNegSampler: rank must be an integer of at least 0, got -1"),
-        ([0, 1], {"rank": 1}, r"PosNegSampler: rank must lie in \[0, 1\), got 1"),
-        ([0, 0, 0, 1], {"world_size": 2}, r"world_size must be at most the number of positives, 1, .* got 2"),
-        (
-            [1, 1, 1, 0],
-            {"world_size": 3, "rank": 2},
-            r"world_size must be at most the number of negatives, 1, .* got 3",
-        ),
-    ],
-)
-def test_bad_arguments(labels, change, match):
-    with pytest.raises(ValueError, match=match):
-        PosNegSampler(labels, **GOOD | change)
-
-
 @pytest.mark.parametrize(
     ("entry", "match"),
     [

@@ -55,45 +55,6 @@ def tables(criterion):
 @EVERY
 @CHECKS
 @ON_EACH_DEVICE
-def test_autocast_reaches_the_model_and_not_the_loss(name, checks, device):
-    runs = []
-    for inside in (True, False):
-        model, criterion, optimizer, previous = parts(name, checks, device)
-        for x, labels, index in batches(name, 8, device):
-            with torch.autocast(device, dtype=torch.bfloat16):
-                scores, before = model(x), previous(x)
-                assert scores.dtype == before.dtype == torch.bfloat16
-                if inside:
-                    loss = call(name, criterion, scores, labels, index, before)
-            if not inside:
-                loss = call(name, criterion, scores, labels, index, before)
-            assert loss.dtype == torch.float32
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        runs.append({**tables(criterion), **model.state_dict(), "loss": loss.detach()})
-        for key, value in tables(criterion).items():
-            assert value.dtype == (torch.float64 if "table_v" in key else torch.float32), key
-    for key, value in runs[0].items():
-        assert torch.equal(value, runs[1][key]), key
-
-
-@EVERY
-@CHECKS
-def test_float64_stays_float64(name, checks):
-    model, criterion, optimizer, previous = parts(name, checks, "cpu")
-    model.double()
-    for x, labels, index in batches(name, 3, "cpu", torch.float64):
-        loss = call(name, criterion, model(x), labels, index, previous(x))
-        assert loss.dtype == torch.float64
-        loss.backward()
-        optimizer.step()
-    assert all(value.dtype == torch.float64 for key, value in tables(criterion).items() if "quantile" not in key)
-
-
-@EVERY
-@CHECKS
-@ON_EACH_DEVICE
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_step_that_the_scaler_skips_shifts_nothing(name, checks, device, fused):
     """The run with an overflow equals the one in which that step of the optimizer was left out by hand."""

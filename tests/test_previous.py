@@ -708,32 +708,6 @@ def test_recomputation_is_no_forward(reentrant):
         optimizer.step()
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_recomputation_of_parts(reentrant):
-    class Parts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.part = Masked()
-
-        def forward(self, x):
-            return checkpoint(self.part, x, use_reentrant=reentrant)
-
-    model = Parts()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for watched in (model, model.part):
-        previous = PreviousIterate(watched, optimizer)
-        for _ in range(3):
-            x = batch().requires_grad_()
-            now = model(x)
-            with torch.no_grad():
-                before = previous(x) if watched is model.part else None
-            if watched is model.part:
-                assert masks(before) == masks(now)
-            now.sum().backward()
-            optimizer.step()
-        previous.remove()
-
-
 def test_closures_and_accumulation_with_checkpointing():
     model = Masked()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, lr=0.01)
@@ -751,25 +725,6 @@ def test_closures_and_accumulation_with_checkpointing():
     for _ in range(2):
         optimizer.step(closure)
     assert len(seen) > 4 and all(seen)
-
-
-def test_forwards_of_a_step_are_not_kept_for_later_calls():
-    model = Masked()
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, lr=0.01)
-    previous = PreviousIterate(model, optimizer)
-    x = batch()
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        return loss
-
-    old = model.weight.detach().clone()
-    optimizer.step(closure)
-    assert torch.equal(previous.state_dict()["weights"]["weight"], old) and not torch.equal(model.weight, old)
-    now = model(x)
-    assert masks(previous(x)) == masks(now)
 
 
 def test_accumulation_without_exchange(tmp_path):

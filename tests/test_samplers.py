@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc.data import BagSampler, IndexedDataset, TensorBatches
-from moreauc.optim import PreviousIterate, ProximalPoint
-from moreauc.samplers import GroupSampler, PosNegSampler, ShuffledSampler
+from moreauc.data import IndexedDataset, TensorBatches
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler, ShuffledSampler
 from moreauc.samplers.base import latest_draw
 
 
@@ -228,21 +227,52 @@ def test_bad_positions_leave_the_position_alone(build, call, match):
     assert (sampler.epoch, sampler.start) == (3, 5)
 
 
-def test_repr():
-    sizes = "num_positives=4, num_negatives=7"
-    assert (
-        repr(group_sampler()) == "GroupSampler(groups_per_batch=2, samples_per_group=4, num_groups=5, seed=0): 8 steps"
-    )
-    assert repr(shuffled_sampler(seed=2)) == "ShuffledSampler(61, batch_size=8, seed=2): 8 steps"
-    assert repr(pos_neg_sampler()) == f"PosNegSampler({sizes}, seed=0): 8 steps"
-    text = "PosNegSampler(num_positives=4, num_negatives=3, seed=0, rank=1, world_size=2): 8 steps"
-    assert repr(sharded_sampler()) == text
+SIZES = {"groups_per_batch": 1, "samples_per_group": 2}
+# arguments that a sampler takes, and for each some values that it does not
+ARGUMENTS = [
+    (
+        PosNegSampler,
+        {"labels": [0, 0, 0, 1, 1], "num_positives": 2, "num_negatives": 3},
+        {
+            "labels": [[0, 1, 2], [0, 0, 0], [1, 1, 1], [[0], [1]]],
+            **{"num_positives": [0], "num_negatives": [1.5], "seed": [-1], "world_size": [0, 3], "rank": [-1, 1]},
+        },
+    ),
+    (
+        GroupSampler,
+        {"groups": [0, 1], **SIZES},
+        {
+            "groups": [
+                *([0, 1, 2, 4], [[True, False], [True, False]], [0, 1, -2], [-1, -2], [0.0, 1.0], [True, False]),
+                *(["a", "b"], [[0, 2], [1, 0]], [["a", "b"]], [], 3),
+            ],
+            **{"groups_per_batch": [3, 0], "samples_per_group": [1.5], "seed": [-1]},
+        },
+    ),
+    (GroupSampler, {"groups": [0, 1, 2], "num_groups": 3, **SIZES}, {"groups": [[0, 1], [0, 1, 5], [0, 1, -1]]}),
+    (GroupSampler, {"groups": [0, 1, 2], "num_groups": 3, **SIZES}, {"groups": [[[0, 1], [1, 0]]], "num_groups": [0]}),
+    (ShuffledSampler, {"n": 5, "batch_size": 2}, {"n": [0], "batch_size": [True], "seed": [0.5]}),
+    (
+        DistributedBatchSampler,
+        {"sampler": [[0]], "rank": 0, "world_size": 2},
+        {
+            "sampler": [3, PosNegSampler([0, 0, 1, 1], num_positives=1, num_negatives=1, world_size=2)],
+            **{"world_size": [0], "rank": [2, -1], "owners": [[0, 2], [0.0, 1.0], [[0]]]},
+        },
+    ),
+]
 
 
-def test_repr_of_what_training_needs_besides():
-    model = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.Adam(model.parameters())
-    assert repr(PreviousIterate(model, optimizer)) == "PreviousIterate(Linear of 4 weights)"
-    assert repr(ProximalPoint(optimizer, 2e-3)) == "ProximalPoint(Adam, weight=0.002)"
-    assert repr(BagSampler([[0, 2], [1, 2]])) == "BagSampler([[0, 2], [1, 2]])"
-    assert repr(BagSampler(torch.utils.data.BatchSampler(range(4), 2, False))) == "BagSampler(BatchSampler)"
+@pytest.mark.parametrize(
+    ("kind", "options", "name", "value"),
+    [
+        pytest.param(kind, options, name, value, id=f"{kind.__name__}-{name}-{number}")
+        for kind, options, wrong in ARGUMENTS
+        for name, values in wrong.items()
+        for number, value in enumerate(values)
+    ],
+)
+def test_wrong_arguments_are_named(kind, options, name, value):
+    kind(**options)
+    with pytest.raises(ValueError, match=rf"^{kind.__name__}: {name}"):
+        kind(**{**options, name: value})

@@ -201,25 +201,6 @@ def make(**options):
     return TPAUCLoss(LABELS, **{"min_tpr": 0.4, "max_fpr": 0.5, **options})
 
 
-def test_the_whole_square_is_the_mean_over_all_pairs():
-    criterion = make(min_tpr=0.0, max_fpr=1.0, link="identity")
-    scores = torch.randn(4, requires_grad=True)
-    loss = criterion(scores, BATCH["labels"], BATCH["index"])
-    (gradient,) = torch.autograd.grad(loss, scores)
-    positive, negative = scores[[0, 2]], scores[[1, 3]]
-    expected = torch.relu(1 + negative - positive[:, None]).square().mean()
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, scores)[0])
-
-
-def test_state_is_in_order_of_the_positives_and_thresholds_start_at_zero():
-    criterion = make()
-    assert criterion.u.shape == criterion.s.shape == (3,)
-    assert criterion.s.tolist() == [0, 0, 0] and criterion.s_prime.item() == 0
-    criterion(**BATCH)
-    assert criterion.table_u.visited.tolist() == [False, True, True]  # rows 3 and 5 are the second and third positive
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_second_derivatives_are_refused(training):
     """A gradient penalty through the loss would lack the loss's own curvature; an error is better than that."""
