@@ -20,9 +20,8 @@ import numpy as np
 import pytest
 
 from experiments.data import _archives as prepare
-from experiments.data import download, mil
+from experiments.data import download
 from experiments.data.download import PUBLIC_FILES, DownloadError, PublicFile, find_file, part_file
-from experiments.data.mil import load_musk2
 
 BODY = np.random.Generator(np.random.PCG64(0)).bytes(100_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -277,16 +276,6 @@ def test_two_at_once_download_once(toy, server, cache):
 MUSK2 = b"1,7,3,4\n1,7,5,6\n0,2,1,2\n"
 
 
-def test_a_loader_downloads_its_set(toy, server, cache, monkeypatch):
-    entry = replace(
-        PUBLIC_FILES["musk2.csv"], urls=(server.url("m", gives(MUSK2)),), sha256=hashlib.sha256(MUSK2).hexdigest()
-    )
-    monkeypatch.setitem(PUBLIC_FILES, "musk2.csv", entry)
-    monkeypatch.setitem(mil.MIL_SETS, "musk2", (1, 1, 3, 2))
-    assert load_musk2().sizes.tolist() == [2, 1] and load_musk2().labels.tolist() == [1, 0]
-    assert len(server.asked) == 1
-
-
 # what is made of a download
 
 
@@ -342,38 +331,6 @@ ENDS = partial(prepare.with_adult_ends, member="a", first="|1x3")
 )
 def test_content_of_a_download(tmp_path, step, before, after):
     assert step(raw(tmp_path, before)) == after
-
-
-@pytest.mark.parametrize(
-    ("step", "content"),
-    [
-        (prepare.unpack, gzip.compress(bytes(5000))),
-        (partial(prepare.unpack, member="a"), zipped(a=bytes(5000))),
-        (prepare.without_blank_lines, gzip.compress(b"\n" * 5000)),
-        (
-            partial(prepare.collect_images, inside="set", classes={"a": "ay"}, count=9),
-            tarred({f"r/set/a/ay{number}.jpeg": bytes(500) for number in range(1, 10)}),
-        ),
-    ],
-    ids=["gzip", "zip", "lines", "images"],
-)
-def test_no_more_is_unpacked_than_a_file_may_hold(tmp_path, monkeypatch, step, content):
-    monkeypatch.setattr(prepare, "LARGEST", 4000)
-    with pytest.raises(ValueError, match="more than 4000 bytes"):
-        step(raw(tmp_path, content))
-
-
-def test_an_archive_is_read_up_to_a_limit(tmp_path, monkeypatch):
-    """Also what is passed over, and headers that say they are long."""
-    collect = partial(prepare.collect_images, inside="set", classes={"a": "ay"}, count=1)
-    content = tarred({"r/other": bytes(200_000), "r/set/a/ay1.jpeg": b"1"})
-    monkeypatch.setattr(prepare, "LARGEST_DOWNLOAD", 100_000)
-    with pytest.raises(ValueError, match="more than 100000 bytes"):
-        collect(raw(tmp_path, content))
-    (tmp_path / "x.tar.gz").write_bytes(content)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(200_000)))
-    assert prepare.content_sha256(tmp_path / "x.tar.gz", tar=True) == "unreadable"
-    assert prepare.content_sha256(tmp_path / "x.gz") == "unreadable"
 
 
 def test_images_of_a_repository(tmp_path):

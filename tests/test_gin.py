@@ -77,16 +77,6 @@ def test_scores_equal_a_loop_over_nodes_and_edges(layers):
     torch.testing.assert_close(model(**inputs), looped(model, **inputs), rtol=1e-12, atol=1e-12)
 
 
-def test_the_default_is_the_network_of_the_paper():
-    model = GIN()
-    assert len(model.layers) == 5 and model.dropout.p == 0.5
-    assert model.atoms.table.shape == (174, 64) and model.bonds.table.shape == (13, 5 * 64)
-    assert [tuple(p.shape) for p in model.layers[0].parameters()] == [
-        *((), (128, 64), (128,), (128,), (128,), (64, 128), (64,), (64,), (64,))
-    ]
-    assert all(layer.epsilon.item() == 0.0 for layer in model.layers)
-
-
 def test_a_layer_equals_that_of_torch_geometric():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its import compiles scripts

@@ -95,16 +95,6 @@ def test_wrong_graphs(changes, message):
         joined(parts(), **changes)
 
 
-@pytest.mark.parametrize("wrong", [-1, 5])
-def test_edges_stay_inside_their_graph(wrong):
-    found = [(torch.zeros(2, 9), torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 3))] * 3
-    graphs = joined(found)
-    edges = graphs.edges.clone()
-    edges[1, 2] = wrong
-    with pytest.raises(ValueError, match="Graphs: edges must name nodes of their own graph"):
-        joined(found, edges=edges)
-
-
 def check_batches(batches, found, graphs, wanted):
     for (inputs, labels, index), rows in zip(batches, wanted, strict=True):
         assert index.tolist() == list(rows) and labels.tolist() == graphs.labels[list(rows)].tolist()
@@ -134,24 +124,6 @@ def test_batches_of_a_sampler(planned):
     for moved in (batches, batches.to("cpu")):
         sampler.set_epoch(0)
         check_batches(moved, found, graphs, expected)
-
-
-def test_the_position_counts_when_iterating_begins():
-    found = parts(12)
-    graphs = joined(found)
-    sampler, other = (PosNegSampler(graphs.labels, num_positives=1, num_negatives=2) for _ in range(2))
-    batches = GraphBatches(graphs, sampler)
-    batches.set_epoch(2)
-    other.set_epoch(2)
-    started = iter(batches)
-    batches.set_position(1, 2)
-    check_batches(started, found, graphs, list(other))
-    other.set_position(1, 2)
-    check_batches(batches, found, graphs, list(other))
-
-
-def test_categories_are_as_many_as_published():
-    assert sum(ATOM_CATEGORIES) == 174 and sum(BOND_CATEGORIES) == 13
 
 
 @pytest.mark.parametrize("damage", ["short", "text", "pickle", "other", "flip"])

@@ -107,13 +107,6 @@ def test_a_seed_is_a_draw(small, monkeypatch):
     assert fewer.image_names[:5] == first.image_names[:5] and set(fewer.image_names) < set(first.image_names)
 
 
-@pytest.mark.parametrize("prefix", ["./", "lung_colon/images/"])
-def test_folders_may_lie_deeper_in_the_tar(small, prefix):
-    expected = load_histology("colon", small)
-    write_set(small / "deep", prefix=prefix)
-    assert load_histology("colon", small / "deep").image_names == expected.image_names
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -142,12 +135,6 @@ def test_checksums_of_the_users_files(small, monkeypatch, wrong):
     ):
         load_histology("colon", small, verify=True)
     assert load_histology("colon", small).image_names == expected
-
-
-def test_images_that_are_missing(small, monkeypatch):
-    monkeypatch.setattr(histology, "IMAGES", 17)
-    with pytest.raises(ValueError, match=r"images 1 to 17 of colon_aca, .* got 15 images, .* numbers \[16, 17\]"):
-        load_histology("colon", small)
 
 
 def test_missing_and_broken_files(small):

@@ -174,33 +174,6 @@ def test_evaluation_leaves_statistics_alone_and_gives_what_each_gives():
     assert not torch.equal(together(x)[0], scores[0])
 
 
-def test_a_copy_is_a_module_of_its_own():
-    together = SideBySide([net(), net()])
-    one = together.copy(1)
-    with torch.no_grad():
-        one[0].weight.zero_()
-        one[1].running_mean.fill_(7.0)
-    again = together.copy(1)
-    assert float(again[0].weight.detach().abs().sum()) > 0.0 and float(again[1].running_mean.abs().sum()) == 0.0
-    assert [p.requires_grad for p in one.parameters()] == [True] * 5
-    assert SideBySide([nn.ReLU()]).copy(0)(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]  # no weights at all
-
-
-def test_state_dict_round_trip():
-    x, _ = rows()
-    one, other = SideBySide([net(), net()]), SideBySide([net(), net()])
-    one(x)
-    assert not torch.equal(one.eval()(x), other.eval()(x))
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one(x), other(x))
-    twin = copy.deepcopy(one)
-    assert torch.equal(twin(x), one(x))
-    assert len(list(one.parameters())) == 5  # the architecture's own weights are not among them
-    wide = twin.double()(x.double())
-    assert wide.dtype == torch.float64
-    torch.testing.assert_close(wide.float(), one(x), rtol=1e-4, atol=1e-5)
-
-
 def test_masks_of_dropout_differ_between_copies_and_are_kept_for_the_previous_weights():
     model = nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5), nn.Flatten(1))
     together = SideBySide([model, model, model])

@@ -1,7 +1,5 @@
 """The lemmas' error bounds, against arithmetic done by hand and the recursions of the proofs."""
 
-import math
-
 import pytest
 import theory_bounds as theory
 
@@ -96,64 +94,3 @@ def test_bounds_by_hand(lemma, step):
     if lemma in SQUARED:
         expected = (1 - mu) ** (2 * step) * 5 + sum(term**2 for term in terms)
         assert function(**arguments, squared=True) == pytest.approx(expected, rel=1e-12)
-
-
-# One step of the proofs: E|e'|^2 <= keep E|e|^2 + added, with the squared error before on the right.
-RECURSIONS = {
-    "lem:16": (1 - 0.25 / 15, 2 * 0.0625 * 2.25 / (15 * 9) + 8 * 15 * 9 * 6.25 * 1e-4),
-    "lem:13": (1 - 0.25 / 180, 2 * 0.0625 * 2.25 / (180 * 4) + 8 * 180 * 9 * 6.25 * 1e-4),
-    "lem:11+": (1 - 0.25 / 10, 2 * 0.0625 * 2.25 / (10 * 4) + 8 * 10 * 9 * 6.25 * 1e-4),
-    "lem:11-": (1 - 0.25 / 18.75, 2 * 0.0625 * 2.25 / (18.75 * 4) + 8 * 18.75 * 9 * 6.25 * 1e-4),
-    # 8 n1 C_g^2 / B1 times the squared move of the inner table.
-    "lem:14": (
-        1 - 0.25 / 12,
-        2 * 0.0625 * 2.25 / (12 * 3) + 8 * 12 * 9 * (8 * 0.01 * 6.25 / 180 + 8 * 180 * 49 * 1e-4 * 6.25),
-    ),
-    "lem:12": (
-        1 - 0.25 / 10,
-        2 * 0.0625 * 2.25 / (10 * 16)
-        + 16 * 10 * 9 * (8 * 0.01 * 6.25 * (1 / 10 + 1 / 18.75) + 8 * 49 * 1e-4 * 6.25 * (10 + 18.75))
-        + 8 * 9 * 6.25 * 1e-4 / 7,
-    ),
-    # Moving average: (1 + a) times the error of the averaged row, (1 + 1 / a) times the squared move, a = mu.
-    "lem:19": (
-        (1 + 0.25 / 60) * (1 - 0.25 / 30) ** 2,
-        (1 + 0.25 / 60) * 0.0625 * 2.25 / (15 * 9) + (1 + 60 / 0.25) * 9 * 6.25 * 1e-4,
-    ),
-    "lem:20": (
-        (1 + 0.25 / 720) * (1 - 0.25 / 360) ** 2,
-        (1 + 0.25 / 720) * 0.0625 * 2.25 / (180 * 4) + (1 + 720 / 0.25) * 9 * 6.25 * 1e-4,
-    ),
-    "lem:21": (
-        (1 + 0.25 / 48) * (1 - 0.25 / 24) ** 2,
-        (1 + 0.25 / 48) * 0.0625 * 2.25 / (12 * 3) + (1 + 48 / 0.25) * 9 * 0.01 * 6.25 / 180,
-    ),
-}
-
-
-@pytest.mark.parametrize("step", [0, 1, 10, 1000, 10**6])
-@pytest.mark.parametrize("lemma", SQUARED)
-def test_squared_bound_survives_one_step_of_the_proof(lemma, step):
-    function, arguments = CASES[lemma]
-    keep, added = RECURSIONS[lemma]
-    before = function(**{**arguments, "step": step, "squared": True})
-    after = function(**{**arguments, "step": step + 1, "squared": True})
-    assert keep * before + added <= after * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("lemma", [name for name in SQUARED if name not in ("lem:12", "lem:14")])
-def test_squared_bound_is_not_looser_than_the_proof(lemma):
-    # The fixed point is added / (1 - keep). The proofs sum by 1 / mu and lose a factor 2; moving averages lose 3 more.
-    # The two lemmas that are left out lose more in C_2, which is a maximum.
-    function, arguments = CASES[lemma]
-    keep, added = RECURSIONS[lemma]
-    limit = function(**{**arguments, "step": 10**9, "squared": True})
-    factor = 6 if "moving_average" in arguments else 2
-    assert limit <= 1.001 * factor * added / (1 - keep)
-
-
-@pytest.mark.parametrize("lemma", SQUARED)
-def test_norm_bound_follows_from_the_squared_one(lemma):
-    function, arguments = CASES[lemma]
-    squared = function(**{**arguments, "initial_error": 25.0, "squared": True})
-    assert math.sqrt(squared) <= function(**arguments)
