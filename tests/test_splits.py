@@ -91,27 +91,6 @@ def test_groups_are_never_shared(seed, share):
     assert abs(positives[0] - 100 * share) <= 1 and np.ptp(positives[1:]) <= 1
 
 
-def test_groups_of_both_classes():
-    random = np.random.default_rng(3)
-    labels = (random.random(600) < 0.3).astype(int)
-    groups = random.integers(0, 80, 600)
-    test, folds = split(labels, seed=1, groups=groups)
-    check_parts(labels, test, folds, groups)
-    assert abs(len(test) - 60) <= 6 and abs(labels[test].mean() - labels.mean()) < 0.06
-    for _, validation in folds:
-        assert abs(len(validation) - 108) <= 12 and abs(labels[validation].mean() - labels.mean()) < 0.06
-
-
-@pytest.mark.parametrize("convert", [list, np.array, torch.tensor, lambda g: [f"tile {n}" for n in g]])
-def test_groups_of_any_kind(convert):
-    # two digits each, so that the order of the texts is that of the numbers
-    groups = [10 + row // 3 for row in range(60)]
-    labels = [row // 3 % 2 for row in range(60)]
-    test, folds = split(labels, seed=2, groups=convert(groups), folds=3)
-    check_parts(labels, test, folds, groups)
-    assert torch.equal(test, split(labels, seed=2, groups=np.array(groups) - 100, folds=3)[0])
-
-
 def test_a_class_whose_groups_are_all_too_large_for_the_test_part():
     """A tenth of 12 positives is 1, the groups have 4 and 5: the smaller fits better, though it is too large."""
     labels = [1] * 13 + [0] * 40
@@ -127,19 +106,6 @@ def test_the_rows_of_a_seed_stay_what_they_are():
     test, folds = split([1] * 8 + [0] * 12, seed=7, folds=2, test_share=0.2)
     assert test.tolist() == [2, 6, 13, 15]
     assert folds[0][1].tolist() == [3, 4, 5, 10, 11, 12, 14, 17]
-
-
-def test_every_row_is_as_likely_for_test_and_for_each_fold():
-    """1000 splits: each frequency within five standard errors."""
-    tested: Counter[int] = Counter()
-    first: Counter[int] = Counter()
-    for seed in range(1000):
-        test, folds = split([1] * 10 + [0] * 20, seed=seed, folds=2, test_share=0.2)
-        tested.update(test.tolist())
-        first.update(folds[0][1].tolist())
-    bound = 5 * np.sqrt(0.25 / 1000)
-    assert all(abs(tested[row] / 1000 - 0.2) < bound for row in range(30))
-    assert all(abs(first[row] / 1000 - 0.4) < bound for row in range(30))
 
 
 def test_small_and_large_groups_are_about_as_likely_for_test():

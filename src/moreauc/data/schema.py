@@ -279,15 +279,12 @@ def learn_file(frame: pd.DataFrame, *, source: str = "table") -> TypedFrame:
                 f"{present.iloc[0]!r}, too many to learn from; write numbers as numbers, without a unit, join texts "
                 f"that belong together, or leave it out with {_drop_option([name])}"
             )
-    zones = {Kind.ZONED_DATE: "UTC"}
-    columns = [Column(name, kind, zone=zones.get(kind)) for name, (kind, _) in found.items()]
+    columns = [Column(name, kind, zone="UTC" if kind is Kind.ZONED_DATE else None) for name, (kind, _) in found.items()]
     return _learn(columns, [column for _, column in found.values()], frame.index)
 
 
 def learn_frame(owner: str, frame: pd.DataFrame) -> TypedFrame:
     """Return the columns of a DataFrame given to the class `owner`; bool, string and category columns hold texts.
-
-    A ColumnWarning tells of columns that are perhaps no features.
 
     Raises:
         TableError: for columns of other types, and of several; for infinities, integers that floats cannot tell apart,
