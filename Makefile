@@ -114,7 +114,7 @@ torture: setup
 size: setup
 	$(BIN)/python benchmarks/size.py --json docs/reports/size.json
 
-# Small mistakes put into the code, and whether tests notice; goes on where it was stopped. Hours.
+# Small mistakes put into the code, and whether tests notice; goes on where it was stopped. Half an hour.
 mutants: setup
 	nice $(BIN)/python benchmarks/mutants.py --state after
 

@@ -3,9 +3,9 @@
 `python benchmarks/mutants.py --state before --root CHECKOUT`, later `--state after`. The first state draws mutants
 with a seed from each part of the library. Any other state looks for the same mutants again, by function, statement and
 change (see `mutations.py`), then by statement and change alone if that is unique, then for the same change of a similar
-statement of the same function: code may have moved or been reworded. Those that are not there any more are `missing`,
-and the part is filled up to `--per-part` with new ones from the present code. A seed
-gives each mutant a place in the draw that depends on its key alone, so that an edit elsewhere leaves the others drawn.
+statement: code may have moved or been reworded. Those that are not there any more are `missing`, and the part is filled
+up to `--per-part` with new ones from the present code. A seed gives each mutant a place in the draw that depends on its
+key alone, so that an edit elsewhere leaves the others drawn.
 
 For each part its tests run once without a change, to see which functions each test calls; a mutant is then tried on
 the tests that call its function, the fastest first, until one fails. Tests whose fixtures call it count with all tests
@@ -45,7 +45,7 @@ from mutations import Key, mutated, mutations
 
 HERE = Path(__file__).resolve().parent
 _RUNNING: set[int] = set()  # process groups
-ALIKE = 0.7  # of two statements that are taken for the same, reworded; see difflib
+ALIKE, ALIKE_ELSEWHERE = 0.7, 0.8  # of statements that are taken for the same, in the same function and in another
 REPORT = HERE.parent / "docs" / "reports" / "mutants.jsonl"
 
 
@@ -164,7 +164,7 @@ def find_again(key: Key, mutants: Sequence[Mutant]) -> Mutant | None:
     """Return the mutant of a key, wherever its code is now.
 
     That is the one of the same key; else the only one with the same statement and change, first among functions of the
-    same name; else, with the same change in that function, the one whose statement is most like the old one.
+    same name; else, with the same change, the one whose statement is most like the old one, in that function first.
     """
 
     def name(function: str) -> str:
@@ -178,8 +178,12 @@ def find_again(key: Key, mutants: Sequence[Mutant]) -> Mutant | None:
         found = found or [mutant for mutant in some if mutant.key.statement == key.statement]
         if len(found) == 1:
             return found[0]
-    alike = get_close_matches(key.statement, [mutant.key.statement for mutant in own], n=1, cutoff=ALIKE)
-    return next((mutant for mutant in own if [mutant.key.statement] == alike), None)
+    for some, cutoff in ((own, ALIKE), (same, ALIKE_ELSEWHERE)):
+        alike = get_close_matches(key.statement, [mutant.key.statement for mutant in some], n=1, cutoff=cutoff)
+        for mutant in some:
+            if [mutant.key.statement] == alike:
+                return mutant
+    return None
 
 
 def test_files(root: Path, part: str) -> list[str]:
