@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 import pickle
 import pydoc
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,39 +118,6 @@ def outputs_of(model, X):
     """All that a fitted estimator says of inputs."""
     names = [name for name in ("predict", "decision_function", "predict_proba") if hasattr(model, name)]
     return np.concatenate([np.asarray(getattr(model, name)(X), dtype=float).reshape(len(X), -1) for name in names], 1)
-
-
-CHECKS = """
-import torch
-from sklearn.utils.estimator_checks import check_classifiers_train, check_estimator
-from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, TPAUCClassifier
-
-torch.set_num_threads(1)
-random = "other rows are held out, and batches are others, where rows are left out or repeated"
-weighted = {f"check_sample_weight_equivalence_on_{kind}_data": random for kind in ("dense", "sparse")}
-calibrated = {"check_classifiers_train": "predict goes by the threshold, not by a probability of 1/2", **weighted}
-network = {"ensemble": 2}
-for kind, options, expected in (
-    (TPAUCClassifier, network, calibrated),
-    (GroupDROClassifier, {}, {}),
-    (GroupDRORegressor, {}, {}),
-):
-    estimator = kind(epochs=10, lr=0.03, **options)
-    results = check_estimator(estimator, expected_failed_checks=expected, on_skip=None, on_fail=None)
-    assert len(results) > 45
-    for result in results:
-        passed = "xfail" if result["check_name"] in expected else "passed"
-        assert result["status"] == passed, (result["check_name"], result["exception"])
-check_classifiers_train("TPAUCClassifier", TPAUCClassifier(epochs=10, lr=0.03, probabilities="threshold", **network))
-print("all passed")
-"""
-
-
-def test_all_checks_of_scikit_learn_pass():
-    # Its check of array types is skipped unless the variable is set before SciPy is imported: hence the process.
-    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
-    done = subprocess.run([sys.executable, "-c", CHECKS], env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == "all passed", done.stderr[-3000:]
 
 
 class TestTraining:

