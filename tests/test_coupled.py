@@ -91,7 +91,6 @@ def test_a_correction_that_overflows_is_named_and_changes_nothing():
     assert not criterion.table_u.visited.any()
 
 
-FCCO = {"num_blocks": 3, "outer": relu, "tau": 0.5}
 TCCO = {"num_outer": 3, "num_inner": 2, "outer": relu, "middle": relu, "tau1": 0.5, "tau2": 0.5}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,10 +73,6 @@ def weights_of(model):
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def buffers_of(model):
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
@@ -128,20 +123,6 @@ def test_training_is_bit_for_bit_what_it_is_without_it(device):
         runs.append({**model.state_dict(), "random": torch.cat([random_state()[0], *random_state()[1]])})
     assert same(*runs)
     assert runs[1]["calls"] == 5
-
-
-def test_batch_norm_statistics_and_other_buffers_are_untouched():
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    previous = PreviousIterate(model, optimizer)
-    model(torch.randn(6, 5)).sum().backward()
-    optimizer.step()
-    x = torch.randn(6, 5) * 100
-    model(x)
-    before, objects = buffers_of(model), dict(model.named_buffers())
-    previous(x)
-    assert same(before, buffers_of(model))
-    assert all(objects[name] is buffer for name, buffer in model.named_buffers())
 
 
 def test_buffers_that_a_forward_rebinds_come_back():
@@ -238,14 +219,10 @@ def test_a_skipped_step_shifts_nothing(name, unscaled, device):
 
 
 def test_a_step_skipped_by_a_fused_optimizer_keeps_what_has_no_gradient():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model, x = two_layers(), torch.randn(5, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    previous = PreviousIterate(model, optimizer)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-    x = torch.randn(5, 3)
-    model(x).sum().backward()
-    old = copy.deepcopy(model)
-    optimizer.step()
+    previous, scaler = PreviousIterate(model, optimizer), torch.amp.GradScaler("cpu", init_scale=2.0)
+    old = stepped(model, [optimizer], x)
     model[0].requires_grad_(False)
     for factor in (torch.inf, 1.0, 1.0):
         optimizer.zero_grad()
@@ -307,67 +284,43 @@ def test_a_forward_inside_a_closure_sees_the_weights_before_the_last_step(by_nam
 
 
 def test_parameters_frozen_later():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model, x = two_layers(), torch.randn(5, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     previous = PreviousIterate(model, optimizer)
-    x = torch.randn(5, 3)
-    model(x).sum().backward()
-    optimizer.step()
+    stepped(model, [optimizer], x)
     model[0].requires_grad_(False)
     for _ in range(2):
-        optimizer.zero_grad()
-        model(x).sum().backward()
-        old = copy.deepcopy(model)
-        optimizer.step()
+        old = stepped(model, [optimizer], x)
         assert torch.equal(previous(x), old(x).detach())
     assert set(previous.state_dict()["weights"]) == {"1.weight", "1.bias"}  # what is frozen costs no copy
     model[0].requires_grad_(True)
-    optimizer.zero_grad()
-    model(x).sum().backward()
-    old = copy.deepcopy(model)
-    optimizer.step()
+    old = stepped(model, [optimizer], x)
     assert torch.equal(previous(x), old(x).detach())
 
 
 def test_tied_weights():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encode, self.decode = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
-            self.decode.weight = self.encode.weight
-
-        def forward(self, x):
-            return self.decode(torch.tanh(self.encode(x)))
-
-    model = Tied()
+    model, x = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False)), torch.randn(5, 4)
+    model[2].weight = model[0].weight
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     previous = PreviousIterate(model, optimizer)
-    x = torch.randn(5, 4)
-    old = model(x)
-    old.sum().backward()
-    optimizer.step()
-    assert torch.equal(previous(x), old.detach())
-    assert model.decode.weight is model.encode.weight
-    assert list(previous.state_dict()["weights"]) == ["encode.weight"]
+    old = stepped(model, [optimizer], x)
+    assert torch.equal(previous(x), old(x).detach())
+    assert model[2].weight is model[0].weight and list(previous.state_dict()["weights"]) == ["0.weight"]
 
 
 @ON_EACH_DEVICE
 @pytest.mark.parametrize("first", ["model", "previous"])
 def test_autocast_does_not_mix_the_weights_up(first, device):
     """Autocast caches the cast weights of a leaf; the cache must not carry w_t into the old model, nor back."""
-    model = nn.Linear(4, 3).to(device)
+    model, x = nn.Linear(4, 3).to(device), torch.randn(5, 4, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     previous = PreviousIterate(model, optimizer)
-    x = torch.randn(5, 4, device=device)
-    model(x).sum().backward()
-    old = copy.deepcopy(model)
-    optimizer.step()
-    optimizer.zero_grad()
+    old = stepped(model, [optimizer], x)
     with torch.autocast(device, dtype=torch.bfloat16):
-        if first == "model":
-            scores, before = model(x), previous(x)
-        else:
-            before, scores = previous(x), model(x)
+        before = previous(x) if first == "previous" else None
+        scores = model(x)
+        before = previous(x) if before is None else before
+        model.weight.grad = None
         scores.sum().backward()
     with torch.autocast(device, dtype=torch.bfloat16):
         assert torch.equal(before, old(x).detach())
@@ -407,39 +360,6 @@ def test_compiled_modules(style, device):
     assert all(not name.startswith("_orig_mod") for name in previous.state_dict()["weights"])
 
 
-def test_checkpoint_resumes_the_same_run():
-    def train(model, optimizer, previous, steps, random):
-        results = []
-        for _ in range(steps):
-            x = torch.randn(6, 5, generator=random)
-            scores = model(x)
-            results.append(previous(x))
-            optimizer.zero_grad()
-            scores.square().sum().backward()
-            optimizer.step()
-        return results
-
-    def make():
-        model = Net(p=0.0)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-        return model, optimizer, PreviousIterate(model, optimizer)
-
-    start = make()
-    random = torch.Generator().manual_seed(0)
-    train(*start, 3, random)
-    file = io.BytesIO()
-    torch.save([part.state_dict() for part in start], file)
-    state = random.get_state()
-    expected = train(*start, 3, random)
-    resumed = make()
-    file.seek(0)
-    for part, saved in zip(resumed, torch.load(file, weights_only=True), strict=True):
-        part.load_state_dict(saved)
-    random.set_state(state)
-    for one, other in zip(expected, train(*resumed, 3, random), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_bad_checkpoints_are_refused():
     model = nn.Linear(3, 2)
     previous = PreviousIterate(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -476,47 +396,35 @@ def test_removed_hooks_do_nothing():
 
 
 def test_an_error_in_the_model_restores_everything():
-    class Failing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 2)
-            self.fail = False
-
-        def forward(self, x):
-            if self.fail:
-                raise RuntimeError("boom")
-            return self.linear(dropout(x))
-
-    model = Failing()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    previous = PreviousIterate(model, optimizer)
-    x = torch.randn(4, 3)
-    model(x).sum().backward()
-    optimizer.step()
+    model, optimizer, previous = parts()
+    x = batch()
+    model(x)
     present, random = weights_of(model), torch.get_rng_state()
-    model.fail = True
-    with pytest.raises(RuntimeError, match="boom"):
+
+    def fail():
+        raise ValueError("halfway")
+
+    model.after = fail
+    with pytest.raises(ValueError, match="halfway"):
         previous(x)
     assert same(present, weights_of(model)) and torch.equal(random, torch.get_rng_state())
     assert torch.is_autocast_cache_enabled() and torch.is_grad_enabled()
+    optimizer.step()
+
+
+ELSEWHERE = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "message"),
+    ("model", "optimizer", "name"),
     [
-        (torch.relu, lambda: torch.optim.SGD([torch.zeros(1, requires_grad=True)]), "model must be an nn.Module"),
-        (nn.Linear(1, 1), lambda: 3, "got int|not iterable"),
-        (nn.Linear(1, 1), lambda: ["adam"], "optimizer must be a torch.optim optimizer, got str"),
-        (
-            nn.Linear(1, 1),
-            lambda: torch.optim.SGD([torch.zeros(1, requires_grad=True)]),
-            "optimizer must hold parameters of model, got none of them",
-        ),
+        (torch.relu, ELSEWHERE, "model"),
+        *((nn.Linear(1, 1), optimizer, "optimizer") for optimizer in (3, ["adam"], ELSEWHERE)),
     ],
 )
-def test_wrong_arguments(model, optimizer, message):
-    with pytest.raises(ValueError, match=message):
-        PreviousIterate(model, optimizer())
+def test_wrong_arguments(model, optimizer, name):
+    with pytest.raises(ValueError, match=f"PreviousIterate: {name}"):
+        PreviousIterate(model, optimizer)
 
 
 # Which forward a call belongs to: the same dropout masks, or an error.
