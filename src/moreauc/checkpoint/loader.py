@@ -170,7 +170,7 @@ def check_loader(loader: Any, owner: str, name: str) -> None:
         raise ValueError(f"{owner}: {name} must be {allowed}, got {shown(loader)}, which ends with the first pass")
 
 
-def sampler_with_position(loader: Any) -> PlannedSampler | DistributedBatchSampler | None:
+def sampler_with_position(loader: Any) -> PlannedSampler[Any] | DistributedBatchSampler | None:
     """Return the sampler of a loader that can be set to the middle of an epoch; None for any other loader.
 
     With workers it cannot: another worker would read a batch, and draw other numbers for it.

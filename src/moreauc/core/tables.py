@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -338,7 +338,7 @@ class Table(nn.Module):
             if self.keep_previous:
                 self.replaced = self.replaced.to(wide)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, object], prefix: str, *args: object) -> None:
         saved = state_dict.get(prefix + "values")
         if isinstance(saved, Tensor):
             self._widen(saved.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, ClassVar, Literal
@@ -78,7 +78,7 @@ class Criterion(nn.Module):
     _BY_AUTOGRAD: ClassVar[bool] = False  # whether autograd differentiates the step, which calls functions of the user
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_pending", "_when")  # results do not depend on them
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Give `forward` the arguments of a loss's own `_batch`, for help and for those who ask for their names."""
         super().__init_subclass__(**kwargs)
         if "_batch" not in vars(cls):
@@ -92,7 +92,7 @@ class Criterion(nn.Module):
         forward.__signature__ = signature.replace(parameters=[first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
         cls.forward = forward  # type: ignore[method-assign]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._pending = Pending()
         # Not persistent: `state_dict()` raises pending errors first, so that a checkpoint has none.
@@ -105,7 +105,7 @@ class Criterion(nn.Module):
         """Whether a call in training mode needs the values at the previous weights (a correction weight is not 0)."""
         return False
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         late = self._is_late(*args, *kwargs.values())
         if late:
@@ -119,7 +119,7 @@ class Criterion(nn.Module):
             self._record(args, kwargs)
         return step.attach(bad)
 
-    def iteration(self, check: Check, *args: Any, **kwargs: Any) -> Step:
+    def iteration(self, check: Check, *args: object, **kwargs: object) -> Step:
         """Compute an iteration without ending it: for :meth:`forward`, and for losses around this one.
 
         Args:
@@ -133,7 +133,7 @@ class Criterion(nn.Module):
         check.finite(**step.finite)
         return step
 
-    def _mode(self, check: Check) -> Any:
+    def _mode(self, check: Check) -> AbstractContextManager[object]:
         """Return the autograd mode of `_step`: inference costs less than no gradient; what is kept of it is copied."""
         if self._BY_AUTOGRAD:
             return nullcontext()
@@ -250,7 +250,7 @@ class Criterion(nn.Module):
             )
         raise ValueError(f"{what} (in call {call}, found later, after call {last}; {changed})") from cause
 
-    def _explain(self, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _explain(self, training: bool, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Raise the error of recorded arguments, in the mode of their call, by checking them now."""
         mode, self.training = self.training, training
         try:
@@ -261,7 +261,7 @@ class Criterion(nn.Module):
         finally:
             self.training = mode
 
-    def _is_late(self, *values: Any) -> bool:
+    def _is_late(self, *values: object) -> bool:
         """Whether the values of this call are checked later."""
         if self._when != "auto":
             return self._when == "late"
@@ -270,18 +270,20 @@ class Criterion(nn.Module):
             late = late or (isinstance(value, Tensor) and value.is_cuda)
         return late and not several_processes()
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _record(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Start the copy of this call's flags to the host, without waiting."""
         if torch.compiler.is_compiling() or capturing(self._flags):
             return
         self._pending.remember(self.training, args, kwargs)
         self._pending.record(self._flags)
 
-    def _save_to_state_dict(self, *args: Any) -> None:
+    def _save_to_state_dict(self, *args: object) -> None:
         self.check()
         super()._save_to_state_dict(*args)
 
-    def _call(self, name: str, function: Callable[..., Any], value: Tensor, index: Tensor, *shapes: Any) -> Tensor:
+    def _call(
+        self, name: str, function: Function, value: Tensor, index: Tensor, *shapes: tuple[int | str, ...]
+    ) -> Tensor:
         """Call a user's function and check type and shape of its result; NaN is checked with the other values."""
         result = function(value, index)
         if not isinstance(result, Tensor) or not result.is_floating_point():
@@ -319,7 +321,7 @@ class WrappingCriterion(Criterion):
         """Whether the inner loss needs values at the previous weights in training mode."""
         return bool(getattr(self.criterion, "needs_previous", False))
 
-    def _is_late(self, *values: Any) -> bool:
+    def _is_late(self, *values: object) -> bool:
         # other modules have no flags
         return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
 
@@ -335,10 +337,10 @@ class WrappingCriterion(Criterion):
 def rule_attribute(table: str, name: str, doc: str) -> property:
     """Return a property for a number of a table's rule, which schedules may change; the rule checks it."""
 
-    def get(self: Criterion) -> Any:
+    def get(self: Criterion) -> object:
         return getattr(getattr(self, table).rule, name)
 
-    def put(self: Criterion, value: Any) -> None:
+    def put(self: Criterion, value: object) -> None:
         part = getattr(self, table)
         part.rule = replace(part.rule, **{name: value})
 

@@ -7,10 +7,11 @@ device: no shape may depend on them, so lists are as long as the batch; missing 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import (
@@ -26,6 +27,7 @@ from moreauc._checks import (
 from moreauc.core.pooling import Pooling
 from moreauc.criteria._validation import BOTH_CLASSES, ROW_NUMBERS, Check, repeats
 
+Shape = tuple[int | str, ...]
 _HALF = (torch.bfloat16, torch.float16)  # numpy lacks bfloat16
 
 
@@ -114,7 +116,14 @@ class Rows(NamedTuple):
 
 
 def labelled_rows(
-    check: Check, position: Tensor, labels: Any, index: Any, shape: tuple[int | str, ...], *, unique: bool, both: bool
+    check: Check,
+    position: Tensor,
+    labels: object,
+    index: object,
+    shape: tuple[int | str, ...],
+    *,
+    unique: bool,
+    both: bool,
 ) -> Rows:
     """Check labels, of the shape given, and the numbers of a batch.
 
@@ -135,8 +144,9 @@ def labelled_rows(
     if check.late:
         return _padded_rows(check, position, labels, index, unique=unique, both=both)
     # On the CPU numpy sees the same memory, and costs a fraction of what torch does for a few numbers.
-    numbers = index
-    if not (isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == labels.shape):
+    if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == labels.shape:
+        numbers = index
+    else:
         numbers = as_index(owner, "index", index, len(labels))
     numbers = numbers if numbers.device == position.device else numbers.to(position.device)
     places = _array(numbers)
@@ -163,16 +173,16 @@ def labelled_rows(
     return Rows(numbers, mask, None, first, second, found, len(upper), len(lower))
 
 
-def _any(mask: np.ndarray[Any, Any]) -> bool:
+def _any(mask: NDArray[np.bool_]) -> bool:
     """Return whether an entry is True; to search the bytes of a short array costs less than to reduce it."""
     return b"\1" in mask.tobytes()
 
 
-def _array(values: Tensor) -> np.ndarray[Any, Any]:
+def _array(values: Tensor) -> NDArray[np.int64]:
     return values.numpy() if values.is_cpu and not values.requires_grad else values.numpy(force=True)
 
 
-def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, unique: bool, both: bool) -> Rows:
+def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: object, *, unique: bool, both: bool) -> Rows:
     """Check types and shapes, and leave the rest to the device."""
     length = len(labels)
     index = as_index(check.owner, "index", index, length)
@@ -211,7 +221,7 @@ class Instances(NamedTuple):
 
 
 def bag_instances(
-    check: Check, instances: Tensor, bag: Any, count: int, pooling: Pooling, device: torch.device
+    check: Check, instances: Tensor, bag: object, count: int, pooling: Pooling, device: torch.device
 ) -> Instances:
     """Check the instances of `count` bags, at least one in each."""
     owner = check.owner
@@ -228,7 +238,7 @@ def bag_instances(
     return Instances(widened(instances), places, count)
 
 
-def _check_bags(owner: str, places: np.ndarray[Any, Any], count: int) -> None:
+def _check_bags(owner: str, places: NDArray[np.int64], count: int) -> None:
     low, high = places.min(), places.max()
     if low < 0 or high >= count:
         raise ValueError(f"{owner}: bag must lie in [0, {count}), got {low if low < 0 else high}")
@@ -322,7 +332,7 @@ class Members(NamedTuple):
         return torch.zeros(count, dtype=share.dtype, device=share.device).index_add(0, self.sample, share)
 
 
-def group_members(check: Check, losses: Tensor, groups: Any, num_groups: int, device: torch.device) -> Members:
+def group_members(check: Check, losses: Tensor, groups: object, num_groups: int, device: torch.device) -> Members:
     """Check losses, shape `(B,)`, and groups, ids `(B,)` or memberships `(B, num_groups)`."""
     owner = check.owner
     check_losses(owner, losses, device)
@@ -342,7 +352,7 @@ def group_members(check: Check, losses: Tensor, groups: Any, num_groups: int, de
     return (_padded_ids if check.late else _ids)(check, found.long(), num_groups)
 
 
-def check_losses(owner: str, losses: Any, device: torch.device) -> None:
+def check_losses(owner: str, losses: Tensor, device: torch.device) -> None:
     """Check type, shape and place of the losses of samples."""
     check_floating(owner, "losses", losses)
     check_shape(owner, "losses", losses, [("B",)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from moreauc.core.sorted_pairs import VJP
 from moreauc.core.surrogates import Link, get_surrogate, scale_of
 from moreauc.core.tables import EstimatorTable, Table, UpdateRule
 from moreauc.criteria._base import Criterion, Step
-from moreauc.criteria._batches import Rows, labelled_rows, widened
+from moreauc.criteria._batches import Rows, Shape, labelled_rows, widened
 from moreauc.criteria._validation import Check
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
@@ -108,7 +108,8 @@ class LabelledCriterion(Criterion):
 
     def _check_scores(self, scores: Tensor) -> Tensor:
         """Check type, shape and place of scores; return them in a type at least as wide as float32."""
-        position: Any = self._buffers["position"]  # not by attribute, which costs as much as a small operation
+        # not by attribute, which costs as much as a small operation
+        position: Tensor = self._buffers["position"]  # type: ignore[assignment]
         device = position.device
         if not (isinstance(scores, Tensor) and scores.ndim == 1 and scores.shape[0] and scores.device == device):
             check_floating(self._owner, "scores", scores)
@@ -118,8 +119,8 @@ class LabelledCriterion(Criterion):
             return scores
         return widened(check_floating(self._owner, "scores", scores))
 
-    def _rows(self, check: Check, labels: Any, index: Any, shape: tuple[int | str, ...]) -> Rows:
-        position: Any = self._buffers["position"]
+    def _rows(self, check: Check, labels: object, index: object, shape: Shape) -> Rows:
+        position: Tensor = self._buffers["position"]  # type: ignore[assignment]
         return labelled_rows(check, position, labels, index, shape, unique=self.training, both=self._BOTH)
 
 
@@ -148,7 +149,7 @@ class PairCriterion(LabelledCriterion):
         check_link(self._owner, link)
         self.link: Link = link
 
-    def _rows(self, check: Check, labels: Any, index: Any, shape: tuple[int | str, ...]) -> Rows:
+    def _rows(self, check: Check, labels: object, index: object, shape: Shape) -> Rows:
         rows = super()._rows(check, labels, index, shape)
         weight = self._buffers["sample_weight"]
         return rows if weight is None else rows.weighted(weight.index_select(0, rows.numbers))
@@ -259,8 +260,9 @@ class TwoWayCriterion(PairCriterion):
     @property
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
-        table: Any = self._modules["table_u"]  # as an attribute it would cost as much as a small operation
-        return bool(table.rule.gamma != 0.0)
+        # as an attribute it would cost as much as a small operation
+        table: EstimatorTable = self._modules["table_u"]  # type: ignore[assignment]
+        return table.rule.gamma != 0.0
 
     def _batch(
         self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
@@ -290,8 +292,10 @@ class TwoWayCriterion(PairCriterion):
         Returns:
             The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the current thresholds.
         """
-        parts: Any = self._modules  # as an attribute of a module each would cost as much as a small operation
-        table_u, table_s, table_prime = parts["table_u"], parts["thresholds"], parts["threshold_prime"]
+        # as an attribute of a module each would cost as much as a small operation
+        table_u: EstimatorTable = self._modules["table_u"]  # type: ignore[assignment]
+        table_s: Table = self._modules["thresholds"]  # type: ignore[assignment]
+        table_prime: Table = self._modules["threshold_prime"]  # type: ignore[assignment]
         dtype, among = h.dtype, rows.among
         held = table_s.read(among, fill=h)  # no row needs to be filled
         if held.dtype != dtype:
@@ -387,7 +391,7 @@ class TwoWayCriterion(PairCriterion):
         self.threshold_prime.write_all(upper_quantile(values, alpha, seen, weight), bad)
 
 
-def _checked_weights(owner: str, sample_weight: Any, positive: Tensor) -> Tensor:
+def _checked_weights(owner: str, sample_weight: object, positive: Tensor) -> Tensor:
     """Return weights of the rows, float64, on the device of the labels."""
     try:
         weights: Tensor = torch.as_tensor(sample_weight, dtype=torch.float64, device=positive.device)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -73,7 +74,15 @@ class Check:
         return value.detach() if value.requires_grad else value
 
     def index(
-        self, name: str, index: Any, size: int, *, length: int, unique: bool, device: torch.device, rows: str = "rows"
+        self,
+        name: str,
+        index: object,
+        size: int,
+        *,
+        length: int,
+        unique: bool,
+        device: torch.device,
+        rows: str = "rows",
     ) -> Tensor:
         """Return `length` row numbers in [0, size), each at most once if `unique`, on the device.
 
@@ -146,16 +155,16 @@ class Pending:
         self.calls = calls
         self.training_messages: tuple[str, ...] = ()
         self.evaluation_messages: tuple[str, ...] = ()
-        self._recent: deque[tuple[int, bool, tuple[Any, ...], dict[str, Any]]] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[tuple[int, bool, tuple[object, ...], Mapping[str, object]]] = deque(maxlen=_REMEMBERED)
         self._flag: Tensor | None = None
         self._event: torch.cuda.Event | None = None
         self._under_way = False
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Leave out what is under way: copies and pickles start without it."""
         return {**vars(Pending(self.calls)), **{name: getattr(self, name) for name in _MESSAGES}}
 
-    def remember(self, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def remember(self, training: bool, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Count a call and keep its arguments, unless they are large."""
         self.calls += 1
         values = [*args, *kwargs.values()]
@@ -163,7 +172,7 @@ class Pending:
             kept = {name: _kept(value) for name, value in kwargs.items()}
             self._recent.append((self.calls, training, tuple(map(_kept, args)), kept))
 
-    def arguments_of(self, call: int) -> tuple[bool, tuple[Any, ...], dict[str, Any]] | None:
+    def arguments_of(self, call: int) -> tuple[bool, tuple[object, ...], Mapping[str, object]] | None:
         """Return the mode and the arguments of a call, if they are remembered."""
         return next((known[1:] for known in self._recent if known[0] == call), None)
 
@@ -198,7 +207,7 @@ class Pending:
 _MESSAGES = ("training_messages", "evaluation_messages")
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> object:
     """Return an argument without its graph; a part of something larger is copied, or it would keep that alive."""
     if not isinstance(value, Tensor):
         return value

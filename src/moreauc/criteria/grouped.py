@@ -158,7 +158,7 @@ class GroupedLoss(WrappingCriterion):
             raise ValueError(f"{owner}: scores must have shape (B, ...), got {tuple(scores.shape)}")
         check_device(owner, "scores", scores, self.groups.device)
 
-    def _labels(self, check: Check, labels: Any, scores: Tensor) -> Tensor:
+    def _labels(self, check: Check, labels: object, scores: Tensor) -> Tensor:
         """Return the labels as the loss of a row takes them, on the device of the scores."""
         owner = self._owner
         try:

@@ -2,7 +2,7 @@ r"""Any loss of scored rows, for bags: the sampled instances of a bag are pooled
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,12 +86,12 @@ class PooledLoss(WrappingCriterion):
     @property
     def min_tpr(self) -> float:
         """Lower end of the true positive rate of the inner loss."""
-        return float(self._of_criterion("min_tpr"))
+        return self._of_criterion("min_tpr")
 
     @property
     def max_fpr(self) -> float:
         """Upper end of the false positive rate of the inner loss."""
-        return float(self._of_criterion("max_fpr"))
+        return self._of_criterion("max_fpr")
 
     def _batch(
         self,
@@ -121,5 +121,5 @@ class PooledLoss(WrappingCriterion):
         scores = self.pooling(values, bag, count)
         return self._inner_step(check, values, gate, scores, labels, index, **previous)
 
-    def _of_criterion(self, name: str) -> Any:
-        return getattr(self.criterion, name)
+    def _of_criterion(self, name: str) -> float:
+        return float(getattr(self.criterion, name))

@@ -9,7 +9,7 @@ arXiv:2310.03234.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +39,11 @@ class ParameterSnapshot(nn.Module):
             kept.copy_(parameter if unless is None else torch.where(unless, kept, parameter))
 
     @torch.no_grad()
-    def evaluate(self, module: nn.Module, *args: Tensor) -> Any:
+    def evaluate(self, module: nn.Module, *args: Tensor) -> Tensor:
         """Call `module` with the captured parameters."""
-        return functional_call(module, {name: self.get_buffer(key) for name, key in self._names.items()}, args)
+        held = {name: self.get_buffer(key) for name, key in self._names.items()}
+        result: Tensor = functional_call(module, held, args)
+        return result
 
 
 class _Pairs(NamedTuple):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,13 @@ from torch.optim import Optimizer
 
 from moreauc._parallel import is_shard, is_sharded, spread_as
 
-Closure = Callable[[], Any]
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Closure = Callable[[], object]
+Args = tuple[object, ...]  # of a step, a forward or a call
+Kwargs = dict[str, object]
+Arguments = tuple[Args, Kwargs]
 
 
-def check_optimizer(owner: str, optimizer: Any) -> Optimizer:
+def check_optimizer(owner: str, optimizer: object) -> Optimizer:
     """Return the optimizer that does the steps: Accelerate's wrappers are optimizers on which no hook can be put."""
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"{owner}: optimizer must be a torch.optim optimizer, got {type(optimizer).__name__}")
@@ -27,7 +29,7 @@ def check_optimizer(owner: str, optimizer: Any) -> Optimizer:
     return optimizer
 
 
-def found_infinity(owner: str, optimizer: Optimizer, kwargs: dict[str, Any]) -> Tensor | None:
+def found_infinity(owner: str, optimizer: Optimizer, kwargs: Mapping[str, object]) -> Tensor | None:
     """Return the device value by which a fused optimizer skips its step where it is not 0; None for other steps.
 
     A `GradScaler` calls the step of a fused optimizer, hooks included, and leaves the skipping to its kernels.
@@ -40,12 +42,12 @@ def found_infinity(owner: str, optimizer: Optimizer, kwargs: dict[str, Any]) -> 
     return getattr(optimizer, "found_inf", None)
 
 
-def wrap_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:
+def wrap_closure(args: Args, kwargs: Kwargs, wrap: Callable[[Closure], Closure]) -> Arguments | None:
     """Return the arguments of a step, the optimizer first, with `wrap(closure)`; None where it has no closure."""
     if kwargs.get("closure") is not None:
-        return args, {**kwargs, "closure": wrap(kwargs["closure"])}
+        return args, {**kwargs, "closure": wrap(cast("Closure", kwargs["closure"]))}
     if len(args) > 1 and args[1] is not None:
-        return (args[0], wrap(args[1]), *args[2:]), kwargs
+        return (args[0], wrap(cast("Closure", args[1])), *args[2:]), kwargs
     return None
 
 
@@ -141,9 +143,9 @@ class ForwardHook(partial[None]):
         # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
         return super().__new__(cls, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[ForwardHook], tuple[Callable[..., None]]]:
         return ForwardHook, (_do_nothing,)
 
 
-def _do_nothing(*args: Any) -> None:
+def _do_nothing(*args: object) -> None:
     """Take the place of a hook in a copied model."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import LBFGS
@@ -27,7 +26,7 @@ class PenalizedLBFGS(LBFGS):
         super().__init__(parameters, max_iter=_MOST_STEPS, tolerance_change=1e-12, line_search_fn="strong_wolfe")
         self._weight_decay = weight_decay
 
-    def step(self, closure: Callable[[], Tensor]) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
         """Minimise what `closure`, which also computes the gradients, returns; return its value before."""
         weights = [weight for group in self.param_groups for weight in group["params"] if weight.ndim > 1]
 
@@ -38,6 +37,6 @@ class PenalizedLBFGS(LBFGS):
                 weight.grad.add_(weight.detach(), alpha=self._weight_decay)
             return loss
 
-        loss = super().step(penalized)  # type: ignore[no-untyped-call]
+        loss: Tensor = super().step(penalized)  # type: ignore[no-untyped-call]
         self.state.clear()  # the minimum needs no memory of the way to it
         return loss

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,12 @@ from torch.utils.weak import TensorWeakRef
 
 from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_shard, is_sharded
 from moreauc.optim.hooks import (
+    Args,
     Arguments,
     Capture,
     Closure,
     ForwardHook,
+    Kwargs,
     check_optimizer,
     check_shards,
     check_value,
@@ -153,7 +155,7 @@ class PreviousIterate:
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         return f"{_OWNER}({type(self.model).__name__} of {weights:,} weights)"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
         self._check_thread()
         gradient, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
@@ -191,7 +193,7 @@ class PreviousIterate:
         self._handles.clear()
         self._forwards.clear()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Return the previous weights by name, for a checkpoint; parameters that did not move are left out.
 
         The weights of a `fully_shard` model are gathered, so that all processes must make the call; any number of
@@ -200,7 +202,7 @@ class PreviousIterate:
         names = ((name, self._weights.get(parameter)) for name, parameter in bare(self.model).named_parameters())
         return {"weights": {name: whole(old) for name, old in names if old is not None}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take the previous weights from a checkpoint of a model with the same parameter names and shapes."""
         known = dict(bare(self.model).named_parameters())
         weights: Mapping[str, Tensor] = state["weights"]
@@ -211,11 +213,11 @@ class PreviousIterate:
         self._weights = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
         self._forwards.clear()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse to be pickled or copied: the hooks would be lost silently."""
         raise TypeError(f"{_OWNER} cannot be copied or pickled; save its state_dict() and make a new one")
 
-    def _replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _replay(self, args: Args, kwargs: Kwargs) -> object:
         """Evaluate the model with the random numbers of the forward that this call belongs to."""
         forward = self._forward_of(_leaves(args, kwargs)) if self._forwards else None
         devices = _devices_of(self.model)
@@ -250,7 +252,7 @@ class PreviousIterate:
             return same[-1]
         return waiting[0] if len(waiting) == 1 else None
 
-    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _evaluate(self, args: Args, kwargs: Kwargs) -> object:
         """Call the model at the previous weights, buffers untouched."""
         owners = [module._buffers for module in _walk(self.model) if module._buffers]
         present: list[tuple[Tensor, Tensor]] = []
@@ -314,7 +316,7 @@ class PreviousIterate:
             present.append((parameter, parameter.data))
             parameter.data = old
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    def _before_step(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> Arguments | None:
         """Copy the weights now, or after the first evaluation of a closure, which needs the previous copy."""
         self._check_thread()
         self._depth, self._thread, self._begun = 0, None, None  # of forwards that were interrupted
@@ -322,7 +324,7 @@ class PreviousIterate:
         def wrap(closure: Closure) -> Closure:
             waiting = [optimizer]
 
-            def evaluate() -> Any:
+            def evaluate() -> object:
                 result = closure()
                 while waiting:
                     self._copy_weights(waiting.pop(), kwargs)
@@ -337,11 +339,11 @@ class PreviousIterate:
         self._copy_weights(optimizer, kwargs)
         return None
 
-    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _after_step(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> None:
         """Forget the forwards of later evaluations of a closure."""
         self._forwards.clear()
 
-    def _copy_weights(self, optimizer: Optimizer, kwargs: dict[str, Any]) -> None:
+    def _copy_weights(self, optimizer: Optimizer, kwargs: Kwargs) -> None:
         """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one.
 
         Where a step may be skipped on the device, copies are made under the same condition there, and those of
@@ -369,7 +371,7 @@ class PreviousIterate:
             else:
                 _copy_unless(infinity, old, new)
 
-    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_forward(self, module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         """Note the start of a forward, and the random state if it counts.
 
         A forward counts where a gradient may be taken of it, and inside of `torch.utils.checkpoint` with
@@ -415,7 +417,7 @@ def _may_have_gradient() -> bool:
     return torch.is_grad_enabled() or inside_function
 
 
-def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[object]:
+def _leaves(args: Args, kwargs: Kwargs) -> Sequence[object]:
     """Return the tensors and other values inside of arguments."""
     if not kwargs and all(isinstance(value, Tensor) for value in args):
         return args

@@ -2,10 +2,9 @@ r"""A pull of the weights toward a reference point, as a hook on any optimizer."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import NoReturn, SupportsIndex, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,8 +12,10 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_real
 from moreauc.optim.hooks import (
+    Args,
     Arguments,
     Closure,
+    Kwargs,
     check_optimizer,
     check_value,
     found_infinity,
@@ -22,6 +23,14 @@ from moreauc.optim.hooks import (
     whole,
     wrap_closure,
 )
+
+
+class ProximalState(TypedDict):
+    """The state of a `ProximalPoint`, tensors in the order of the optimizer."""
+
+    reference: list[Tensor]
+    average: list[Tensor]
+    steps: Tensor
 
 
 class ProximalPoint:
@@ -105,7 +114,7 @@ class ProximalPoint:
         for handle in self._handles:
             handle.remove()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> ProximalState:
         """Return reference, average and its length for a checkpoint, tensors in the optimizer's order.
 
         Shards of `fully_shard` are gathered, so that all processes must make the call.
@@ -117,7 +126,7 @@ class ProximalPoint:
             "steps": torch.tensor(self._steps),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: ProximalState) -> None:
         """Take the state of a checkpoint; the optimizer must hold as many parameters, of the same shapes and order."""
         parameters = self._parameters()
         for name in ("reference", "average"):
@@ -130,7 +139,7 @@ class ProximalPoint:
             self._average[parameter] = like_parameter(average, parameter, _wide(parameter.dtype))
         self._steps = int(state["steps"])
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse to be pickled or copied: the hooks would be lost silently."""
         raise TypeError("ProximalPoint cannot be copied or pickled; save its state_dict() and make a new one")
 
@@ -149,7 +158,7 @@ class ProximalPoint:
                 elif old.dtype != wide or old.device != parameter.device:
                     kept[parameter] = old.to(parameter.device, wide)
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    def _before_step(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> Arguments | None:
         if found_infinity("ProximalPoint", optimizer, kwargs) is not None:
             raise ValueError(
                 f"ProximalPoint: optimizer must not be fused under a GradScaler, got {type(optimizer).__name__} with "
@@ -157,7 +166,7 @@ class ProximalPoint:
             )
 
         def wrap(closure: Closure) -> Closure:
-            def evaluate() -> Any:
+            def evaluate() -> object:
                 self._restore_gradients()  # a closure may accumulate into the gradients
                 result = closure()
                 self._pull()
@@ -191,7 +200,7 @@ class ProximalPoint:
         self._own_gradients.clear()
 
     @torch.no_grad()
-    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _after_step(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> None:
         self._restore_gradients()
         self._steps += 1
         parameters = self._parameters()

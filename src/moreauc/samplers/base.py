@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -25,13 +25,14 @@ from torch.utils.data import Sampler
 from moreauc._checks import check_count, check_labels, check_mapping
 
 Batch = TypeVar("Batch")
+Plan = TypeVar("Plan", Tensor, tuple[Tensor, ...])
 Rows = NDArray[np.int64]
 
 PLAN = 2  # version of the rule below; states name it, since another rule gives other batches
 _ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
 
 _SCORING: ContextVar[bool] = ContextVar("scoring", default=False)
-_LATEST: list[Mapping[str, Any]] = []  # of this process, at most one
+_LATEST: list[Mapping[str, object]] = []  # of this process, at most one
 _log = logging.getLogger(__name__)
 
 
@@ -53,19 +54,19 @@ class Passes:
         """Note that the sampler has been given an epoch."""
         self._moves += 1
 
-    def track(self, batches: Iterator[Batch], draw: Mapping[str, Any] | None = None) -> Iterator[Batch]:
+    def track(self, batches: Iterator[Batch], draw: Mapping[str, object] | None = None) -> Iterator[Batch]:
         """Return the batches of a pass from the current position; `draw` says what is drawn.
 
         The pass begins with the first batch: loops may make more iterators than they use.
         """
         return self._tracked(batches, self._moves, draw)
 
-    def _tracked(self, batches: Iterator[Batch], moves: int, draw: Mapping[str, Any] | None) -> Iterator[Batch]:
+    def _tracked(self, batches: Iterator[Batch], moves: int, draw: Mapping[str, object] | None) -> Iterator[Batch]:
         if not _SCORING.get():
             self._begin(moves, draw)
         yield from batches
 
-    def _begin(self, moves: int, draw: Mapping[str, Any] | None) -> None:
+    def _begin(self, moves: int, draw: Mapping[str, object] | None) -> None:
         if moves == self._used and not self._warned:
             self._warned = True
             warnings.warn(
@@ -77,7 +78,7 @@ class Passes:
         if draw is not None:
             _LATEST[:] = [draw]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Passes], tuple[str]]:
         return Passes, (self.owner,)
 
 
@@ -91,25 +92,25 @@ def passes_for_scores() -> Iterator[None]:
         _SCORING.reset(token)
 
 
-def latest_draw() -> Mapping[str, Any] | None:
+def latest_draw() -> Mapping[str, object] | None:
     """Return what the last pass in this process draws: class, settings, epoch and step of its sampler."""
     return _LATEST[0] if _LATEST else None
 
 
-def check_sampler(owner: str, sampler: Any) -> None:
+def check_sampler(owner: str, sampler: object) -> None:
     """Check that a sampler can be iterated over."""
     if not hasattr(sampler, "__iter__"):
         raise ValueError(f"{owner}: sampler must be an iterable over batches, got {type(sampler).__name__}")
 
 
-def move_sampler(owner: str, sampler: Any, epoch: int, step: int) -> None:
+def move_sampler(owner: str, sampler: object, epoch: int, step: int) -> None:
     """Go to a step of an epoch of a sampler, which must have `set_position`."""
     if not hasattr(sampler, "set_position"):
         raise ValueError(f"{owner}: sampler must have set_position, got {type(sampler).__name__} without")
     sampler.set_position(epoch, step)
 
 
-class PlannedSampler(Sampler[list[int]]):
+class PlannedSampler(Sampler[list[int]], Generic[Plan]):
     """A batch sampler whose epochs are planned as a whole; the last plan is kept.
 
     A subclass checks its arguments, calls `_begin` and gives `_make` and `settings`.
@@ -121,11 +122,11 @@ class PlannedSampler(Sampler[list[int]]):
         self.seed = seed
         self._steps = steps
         self.epoch, self.start = 0, 0
-        self._cached: tuple[int, Any] | None = None
+        self._cached: tuple[int, Plan] | None = None
         self._passes = Passes(self._owner)
 
     @abstractmethod
-    def _make(self, epoch: int) -> Any:
+    def _make(self, epoch: int) -> Plan:
         """Return the plan of an epoch: a tensor with a row for each step, or a sequence of tensors."""
 
     @abstractmethod
@@ -139,7 +140,7 @@ class PlannedSampler(Sampler[list[int]]):
         rest = self._plan(self.epoch)[self.start :]  # now: the position may change before the first batch
         return self.track(row.tolist() for row in rest)
 
-    def draw(self) -> dict[str, Any]:
+    def draw(self) -> dict[str, object]:
         """Return what iterating would draw: the class and the state, the same in all processes at one position."""
         return {"sampler": self._owner, **self.state_dict()}
 
@@ -192,12 +193,12 @@ class PlannedSampler(Sampler[list[int]]):
             raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}), got {step}")
         return step
 
-    def _plan(self, epoch: int) -> Any:
+    def _plan(self, epoch: int) -> Plan:
         if self._cached is None or self._cached[0] != epoch:
             self._cached = (epoch, self._make(epoch))
         return self._cached[1]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_cached": None}
 
 
@@ -362,7 +363,7 @@ def _separate(first: Rows, passes: Rows, size: int) -> None:
     passes[clash], passes[free] = passes[free], passes[clash]
 
 
-class PosNegSampler(PlannedSampler):
+class PosNegSampler(PlannedSampler[Tensor]):
     r"""Batch sampler with `num_positives` positives and `num_negatives` negatives in every batch.
 
     For `batch_sampler=` of a `DataLoader` (torch or PyG) or for :class:`~moreauc.data.TensorBatches`. A batch lists

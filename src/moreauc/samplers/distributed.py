@@ -106,12 +106,12 @@ class DistributedBatchSampler(Sampler[list[int]]):
         """
         move_sampler(_OWNER, self.sampler, epoch, step)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         """Return the state of the sampler inside: the same in all processes, and for any number of them."""
-        state: dict[str, Any] = self.sampler.state_dict()
+        state: dict[str, int] = self.sampler.state_dict()
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go to the position of a state, taken with any number of processes or from the sampler inside."""
         self.sampler.load_state_dict(state)
 

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _GROUPS, _ROWS, _PLAIN = range(3)  # first number of the keys of random orders
 
 
-class _UnevenSampler(PlannedSampler):
+class _UnevenSampler(PlannedSampler[tuple[Tensor, ...]]):
     """A sampler whose batches may differ in size."""
 
     _equal: bool
@@ -176,7 +176,7 @@ class GroupSampler(_UnevenSampler):
             keep &= _first(plan)
         return torch.split(torch.from_numpy(plan[keep]), keep.sum(axis=1).tolist())
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_cached_groups": None}
 
     def __repr__(self) -> str:
