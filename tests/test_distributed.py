@@ -51,24 +51,16 @@ def alone():
 
 @pytest.mark.parametrize(("name", "world"), RUNS)
 def test_a_run_of_several_processes_is_that_of_one(results, alone, name, world):
+    """Close to that of one, and to the last bit the same in all processes."""
     expected = alone[name]
-    assert len(expected) == runs.STEPS
-    assert any(not torch.equal(step["loss"], expected[0]["loss"]) for step in expected)
-    for rank in range(world):
-        found = results[world][rank]["cases"][name]
-        for step, (one, several) in enumerate(zip(expected, found, strict=True)):
-            assert one.keys() == several.keys()
-            for key in one:
-                where = f"{key} of process {rank} after step {step}"
-                torch.testing.assert_close(several[key], one[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}")
-
-
-@pytest.mark.parametrize(("name", "world"), RUNS)
-def test_state_and_value_are_the_same_bits_in_all_processes(results, name, world):
+    assert len(expected) == runs.STEPS and any(not torch.equal(step["loss"], expected[0]["loss"]) for step in expected)
     first, *others = (found["cases"][name] for found in results[world])
-    for other in others:
-        for one, two in zip(first, other, strict=True):
-            assert all(torch.equal(one[key], two[key]) for key in one)
+    for step, (one, several) in enumerate(zip(expected, first, strict=True)):
+        assert one.keys() == several.keys()
+        for key in one:
+            where = f"{key} after step {step}"
+            torch.testing.assert_close(several[key], one[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}")
+        assert all(torch.equal(several[key], other[step][key]) for other in others for key in one)
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -186,39 +186,30 @@ def test_settings_of_schedulers_and_reference_points(other, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        ({"model": None}, "model must be a Module, got None"),
-        ({"model": nn.Linear}, "model must be a Module, got a type"),
-        ({"criterion": torch.mean}, "criterion must be a Module, got a builtin_function_or_method"),
-        ({"optimizer": "sgd"}, "optimizer must be an Optimizer or a sequence of them, got 'sgd'"),
-        ({"optimizer": None}, "optimizer must be an Optimizer or a sequence of them, got None"),
-        ({"optimizer": []}, "optimizer must be an Optimizer or a sequence of them, got a list"),
-        ({"optimizer": ["sgd"]}, "optimizer must be an Optimizer or a sequence of them, got a list"),
-        ({"loader": None}, "loader must be an iterable over batches, got None"),
-        ({"loader": 3}, "loader must be an iterable over batches, got 3"),
-        ({"loader": (n for n in range(3))}, "loader must be an iterable that each epoch can .* anew, got a generator"),
-        ({"loader": iter([1, 2])}, "loader must be an iterable that each epoch can .* anew, got a list_iterator"),
-        ({"previous": True}, "previous must be a PreviousIterate or None, got True"),
-        ({"proximal": True}, "proximal must be a ProximalPoint or None, got True"),
-        ({"scheduler": 3}, r"scheduler must have state_dict\(\) and load_state_dict\(state\), got 3"),
-        ({"scheduler": torch.optim.lr_scheduler.StepLR}, r"scheduler must have state_dict\(\) .*, got a type"),
-        ({"scaler": 3}, r"scaler must have state_dict\(\) and load_state_dict\(state\), got 3"),
-        ({"others": {"a": 3}}, r"others\['a'\] must have state_dict\(\) and load_state_dict\(state\), got 3"),
-        ({"others": {"a": None}}, r"others\['a'\] must have state_dict\(\) and load_state_dict\(state\), got None"),
-        ({"others": {3: nn.Linear(1, 1)}}, "names of others must be texts, got 3"),
-        ({"others": {"scaler": nn.Linear(1, 1)}}, "names of others must not be those of other arguments, got 'scaler'"),
-        ({"others": [nn.Linear(1, 1)]}, "others must be a dictionary, got a list"),
-        ({"settings": {3: "f"}}, "names of settings must be texts, got 3"),
-        ({"settings": ["f"]}, "settings must be a dictionary, got a list"),
+        *(({"model": part}, "model") for part in (None, nn.Linear)),
+        ({"criterion": torch.mean}, "criterion"),
+        *(({"optimizer": part}, "optimizer") for part in ("sgd", None, [], ["sgd"])),
+        *(({"loader": part}, "loader must be an iterable over batches") for part in (None, 3)),
+        ({"loader": (n for n in range(3))}, "loader .* anew, got a generator"),
+        ({"loader": iter([1, 2])}, "loader .* anew, got a list_iterator"),
+        *(({"previous": True}, "previous"), ({"proximal": True}, "proximal"), ({"scaler": 3}, "scaler")),
+        *(({"scheduler": part}, "scheduler") for part in (3, torch.optim.lr_scheduler.StepLR)),
+        *(({"others": {"a": part}}, r"others\['a'\]") for part in (3, None)),
+        ({"others": {3: nn.Linear(1, 1)}}, "names of others must be texts"),
+        ({"others": {"scaler": nn.Linear(1, 1)}}, "names of others must not be those of other arguments"),
+        ({"others": [nn.Linear(1, 1)]}, "others must be a dictionary"),
+        ({"settings": {3: "f"}}, "names of settings must be texts"),
+        ({"settings": ["f"]}, "settings must be a dictionary"),
     ],
 )
-def test_parts_of_the_wrong_kind_are_refused_at_once(options, message):
+def test_parts_of_the_wrong_kind_are_refused_at_once(options, name):
     model = network()
     parts = {"model": model, "criterion": CrossEntropyLoss(Y), "loader": range(3)}
     parts["optimizer"] = torch.optim.SGD(model.parameters(), 0.1)
     RunState(**parts)
-    with pytest.raises(ValueError, match=f"^RunState: {message}"):
+    with pytest.raises(ValueError, match=f"^RunState: {name}"):
         RunState(**{**parts, **options})
 
 

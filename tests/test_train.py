@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from experiments.models.side_by_side import SideBySide
 from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import CrossEntropyLoss
-from moreauc.data import IndexedDataset, TensorBatches
+from moreauc.data import TensorBatches
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.samplers import PosNegSampler
@@ -171,31 +171,6 @@ def test_untrained_weights_are_named_again_when_a_finished_run_is_read(tmp_path)
     assert next(scores) == 2  # the second time nothing was trained
 
 
-def test_patience_ends_a_run_that_no_longer_improves():
-    x, y = make_data()
-    model = nn.Linear(4, 1)
-    history = fit(
-        *(model, TPAUCLoss(y, **REGION), batches(x, y)),
-        **{"validation": TensorBatches(x, y), "epochs": 50, "lr": 1e-30, "momentum": 0.0, "patience": 3},
-    )
-    assert len(history.rows) == 3  # equal scores are kept, but do not count as better
-
-    class Worsen(Callback):
-        def on_epoch(self, state):
-            with torch.no_grad():
-                state.model.weight[0, 0] -= 1.0
-
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[3.0, 0.1, 0.1, 0.1]]))
-    history = fit(
-        *(model, TPAUCLoss(y, **REGION), batches(x, y)),
-        **{"validation": TensorBatches(x, y), "epochs": 50, "lr": 1e-30, "momentum": 0.0, "patience": 3},
-        callbacks=[Worsen()],
-    )
-    assert 3 <= len(history.rows) < 10
-    assert len(history.rows) - 1 - history.best_epoch <= 3
-
-
 def test_warm_start_is_cross_entropy_and_comes_first():
     x, y = make_data()
     by_fit, by_hand, recorder = make_model(), make_model(), Recorder()
@@ -203,11 +178,7 @@ def test_warm_start_is_cross_entropy_and_comes_first():
         *(by_fit, TPAUCLoss(y, **REGION), batches(x, y)),
         **{"epochs": 1, "warm_start_epochs": 2, "lr": 0.1, "callbacks": [recorder], "seed": 0},
     )
-    assert [(row["phase"], row["epoch"]) for row in history.rows] == [
-        ("warm start", 0),
-        ("warm start", 1),
-        ("train", 0),
-    ]
+    assert [row["phase"] for row in history.rows] == ["warm start", "warm start", "train"]
     assert [event for event in recorder.events if event[0] != "step"] == [
         *(("begin", "warm start"), ("epoch", "warm start", 0), ("epoch", "warm start", 1)),
         *(("begin", "train"), ("epoch", "train", 0), ("end", "train")),
@@ -244,21 +215,6 @@ def test_every_method_runs_in_the_same_loop_and_learns(method):
     assert all(math.isfinite(loss) for loss in history["loss"])
 
 
-def test_a_data_loader_and_tensor_batches_give_the_same_model():
-    x, y = make_data()
-    models = []
-    for make in (
-        lambda sampler: TensorBatches(x, y, sampler),
-        lambda sampler: DataLoader(IndexedDataset(TensorDataset(x, y)), batch_sampler=sampler),
-    ):
-        model = make_model()
-        loader = make(PosNegSampler(y, num_positives=6, num_negatives=12))
-        fit(model, TPAUCLoss(y, **REGION), loader, epochs=3, lr=0.1, seed=0)
-        models.append(model)
-    for a, b in zip(*(model.parameters() for model in models), strict=True):
-        assert torch.equal(a, b)
-
-
 def test_inputs_may_be_tuples_or_dictionaries():
     x, y = make_data()
 
@@ -291,27 +247,6 @@ def test_the_seed_decides_and_global_random_state_is_left_alone():
     fit(make_model(0.5), TPAUCLoss(y, **REGION), batches(x, y), epochs=1, seed=1)
     assert torch.equal(inside, torch.get_rng_state())
     assert torch.equal(first, run(1)) and not torch.equal(first, run(2))
-
-
-def test_a_callback_may_stop_the_run_and_change_step_sizes():
-    x, y = make_data()
-    criterion = TPAUCLoss(y, threshold_lr=1.0, **REGION)
-
-    class Decay(Callback):
-        def on_epoch(self, state):
-            state.criterion.threshold_lr = 1.0 / (state.epoch + 2)
-            state.stop = state.epoch == 2
-
-    history = fit(make_model(), criterion, batches(x, y), epochs=9, callbacks=[Decay()])
-    assert len(history.rows) == 3 and criterion.threshold_lr == (0.25, 0.25)
-
-
-def test_an_optimizer_of_the_users_own():
-    x, y = make_data()
-    model = make_model()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01)
-    history = fit(model, TPAUCLoss(y, **REGION), batches(x, y), optimizer=optimizer, epochs=2, milestones=())
-    assert history["lr"] == [0.01, 0.01] and optimizer.state
 
 
 def test_hooks_are_gone_after_the_run():
