@@ -6,6 +6,8 @@ so that processes are started once for everything.
 
 from __future__ import annotations
 
+import runpy
+import sys
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -501,6 +503,12 @@ def work(rank: int, world: int, folder: str) -> None:
         found["mistakes"] = import_module("distributed_mistakes").everything(place, path)
     torch.save(found, path / f"{world}-{rank}.pt")
     dist.destroy_process_group()
+
+
+def watched_alone(rank: int, world: int, folder: str) -> None:
+    """Run the program of a folder in one process."""
+    sys.argv = ["watched.py", "0", "--out", f"{folder}/alone", "--epochs", "3"]
+    runpy.run_path(f"{folder}/watched.py")
 
 
 def work_on_gpu(rank: int, world: int, folder: str) -> None:

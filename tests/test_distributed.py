@@ -504,11 +504,16 @@ torch.save(end, os.path.join(path, f"end-{{os.environ.get('RANK', 'alone')}}.pt"
 
 def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run two processes; one that waited for a dead one would wait for half an hour, not for the time given here."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    return run([*command, *arguments])
-
-
-def run(command: list) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        script,
+        *arguments,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
         [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -524,9 +529,7 @@ def test_a_killed_process_ends_the_job_which_then_goes_on(tmp_path):
     again = torchrun(script, 0, "--out", tmp_path / "killed", "--epochs", 3)
     assert again.returncode == 0, again.stderr
     assert re.fullmatch(r"(epoch [12]: loss \d\.\d{4}\n){2}TPAUC of the training rows: 0\.\d{4}\n", again.stdout)
-    alone = run([sys.executable, str(script), 0, "--out", tmp_path / "alone", "--epochs", 3])
-    assert alone.returncode == 0, alone.stderr
-    assert again.stdout.splitlines()[-1] == alone.stdout.splitlines()[-1]
+    run_processes(runs.watched_alone, 1, tmp_path)
     one = torch.load(tmp_path / "alone" / "end-alone.pt")
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / "killed" / f"end-{rank}.pt"), one, **EXACT)
