@@ -78,7 +78,7 @@ def test_it_passes_the_battery(name):
     BATTERY[name]()
 
 
-@pytest.mark.parametrize("wrong", [wrong for wrong in test_late.WRONG if test_late.can_be_wrong(CASE, wrong)])
+@pytest.mark.parametrize("wrong", [name for name in conformance.MISTAKES if conformance.can_be_made(CASE, name)])
 def test_its_errors_come_later(wrong):
     test_late.test_errors_come_with_a_later_call_and_change_nothing(CASE, wrong, "cpu")
 

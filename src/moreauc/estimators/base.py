@@ -88,7 +88,7 @@ class Scorer(BaseEstimator):  # type: ignore[misc]
 
     @property
     def title(self) -> str:
-        """Name in tables: that of the loss of a network, else that of the class."""
+        """The name in tables, that of the loss of a network, else that of the class."""
         return self._owner if self._task is None else METHODS[self._task][self.loss].title
 
     def settings(self) -> dict[str, object]:
