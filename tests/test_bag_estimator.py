@@ -123,28 +123,9 @@ def test_large_numbers_with_small_differences():
     np.testing.assert_allclose(quick().fit(far, y).decision_function(far), near, rtol=1e-3, atol=1e-4)
 
 
-def test_images_stay_bytes_for_a_module_of_ones_own():
-    class Patches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(16, 1)
-
-        def forward(self, images):
-            assert images.dtype == torch.uint8
-            return self.linear(images.flatten(1).float() / 255)
-
+def byte_bags(number: int = 12, shape: tuple[int, ...] = (4,)) -> tuple[list[np.ndarray], np.ndarray]:
     random = np.random.default_rng(0)
-    bags = [random.integers(256, size=(3, 4, 4), dtype=np.uint8) for _ in range(12)]
-    y = np.arange(12) % 2
-    classifier = quick(loss="sont_smx", module=Patches(), standardize=False).fit(bags, y)
-    assert classifier.n_features_in_ == 16 and classifier.scale_ is None
-    with pytest.raises(ValueError, match="module"):
-        quick().fit(bags, y)
-
-
-def byte_bags(number: int = 12) -> tuple[list[np.ndarray], np.ndarray]:
-    random = np.random.default_rng(0)
-    return [random.integers(256, size=(3, 4), dtype=np.uint8) for _ in range(number)], np.arange(number) % 2
+    return [random.integers(256, size=(3, *shape), dtype=np.uint8) for _ in range(number)], np.arange(number) % 2
 
 
 def as_flat(bags, y):
@@ -180,22 +161,24 @@ def test_one_bag_of_numbers_among_bytes_is_refused():
 
 
 @pytest.mark.parametrize("wrap", [lambda bags, y: bags, ListBags, as_flat], ids=["list", "list bags", "flat bags"])
-def test_bytes_are_never_standardized(wrap):
+def test_images_stay_bytes_and_are_never_standardized(wrap):
     class Watching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = nn.Linear(4, 1)
+            self.linear = nn.Linear(16, 1)
 
         def forward(self, images):
             assert images.dtype == torch.uint8
-            return self.linear(images.float() / 255)
+            return self.linear(images.flatten(1).float() / 255)
 
-    images, y = byte_bags()
+    images, y = byte_bags(shape=(4, 4))
     bags, module = wrap(images, y), Watching()
     asked, plain = (quick(loss="sont_mean", module=module, standardize=flag).fit(bags, y) for flag in (True, False))
-    assert asked.scale_ is None
+    assert asked.scale_ is None and asked.n_features_in_ == 16
     np.testing.assert_array_equal(asked.decision_function(bags), plain.decision_function(bags))
     assert asked.instance_scores(images[0]).score.shape == (3,)
+    with pytest.raises(ValueError, match="module must be given"):
+        quick().fit(bags, y)
 
 
 def test_which_instance_decided(data, fitted):

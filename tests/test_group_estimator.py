@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn import config_context
-from sklearn.metrics import accuracy_score, log_loss, make_scorer, r2_score
+from sklearn.metrics import log_loss, make_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
@@ -20,7 +20,6 @@ from moreauc.data.groups import hold_out, name_groups
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, GroupsWarning
 from moreauc.methods import METHODS
 from moreauc.metrics import group_accuracy
-from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, ShuffledSampler
 from moreauc.tasks.goals import Classes, EpochChoice, shrunk_group_losses
 from moreauc.tasks.groups import GroupTask
@@ -110,14 +109,6 @@ class TestLearning:
 
 
 class TestPredictions:
-    def test_scores_are_those_of_scikit_learn(self):
-        data = planted()
-        model = quick().fit(data.X, data.y, data.groups)
-        assert model.score(data.X, data.y) == accuracy_score(data.y, model.predict(data.X))
-        data = planted("regression")
-        model = quick(GroupDRORegressor).fit(data.X, data.y, data.groups)
-        assert model.score(data.X, data.y) == pytest.approx(r2_score(data.y, model.predict(data.X)))
-
     @pytest.mark.parametrize(("task", "shape"), [("binary", (300,)), ("multiclass", (300, 3))])
     def test_classes_probabilities_and_scores_agree(self, task, shape):
         data = planted(task)
@@ -300,12 +291,6 @@ class TestScikitLearn:
             model.predict(frame[:0])
 
 
-def test_several_outputs():
-    assert MLP(3, num_outputs=2)(torch.zeros(5, 3)).shape == (5, 2)
-    with pytest.raises(ValueError, match="MLP: num_outputs must be an integer of at least 1, got 0"):
-        MLP(3, num_outputs=0)
-
-
 def test_targets_of_the_regressor_are_numbers():
     data = planted()
     with pytest.raises(ValueError, match="GroupDRORegressor: y must hold numbers"):
@@ -383,20 +368,6 @@ def test_each_method_chooses_by_what_it_minimises(method, balanced):
             mass, total = mass + taken, total + taken * losses[k]
         expected[method] = total / mass
     assert found == pytest.approx(expected.get(method, np.average(losses, weights=weights)))
-
-
-@pytest.mark.parametrize(
-    ("choice", "text"),
-    [
-        (EpochChoice(top_k=1), "loss of the worst group"),
-        (EpochChoice(top_k=3), "loss of the 3 worst groups"),
-        (EpochChoice(), "mean loss of all rows"),
-        (EpochChoice(balanced=True), "mean loss of all rows, with equal weights of the groups"),
-        (EpochChoice(fraction=0.5), "mean loss of the worst 50% of the rows"),
-    ],
-)
-def test_the_choice_has_a_name(choice, text):
-    assert choice.text == text
 
 
 def table(rows, num_groups, *, seed, turned=False):

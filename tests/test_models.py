@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from experiments.models.resnet import ResNet20
 from moreauc.core.pooling import POOLINGS
-from moreauc.models import InstanceMLP, InstanceNetwork
+from moreauc.models import MLP, InstanceMLP, InstanceNetwork
 
 HEADS = [False, True, "gated"]
 
@@ -138,41 +138,19 @@ def test_bytes_and_fractions_are_the_same_patches():
     torch.testing.assert_close(half(patches).float(), model(patches), rtol=0.1, atol=0.1)
 
 
-def test_a_patch_is_scored_alone_in_evaluation():
-    model = ResNet20(width=4, attention=True)
-    patches = torch.rand(6, 3, 32, 32)
-    model(patches)
-    model.eval()
-    together = model(patches)
-    alone = torch.cat([model(patch.unsqueeze(0)) for patch in patches])
-    torch.testing.assert_close(alone, together)
-
-
-@pytest.mark.parametrize("attention", HEADS)
-def test_state_goes_round(attention):
-    first, second = ResNet20(attention=attention, width=2), ResNet20(attention=attention, width=2)
-    x = torch.rand(2, 3, 32, 32)
-    first(x)
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first.eval()(x), second.eval()(x))
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("kind", "options"),
     [
-        (lambda: InstanceNetwork(torch.relu, 3), r"InstanceNetwork: encoder must be a torch.nn.Module, got \w+"),
-        (lambda: InstanceNetwork(nn.Identity(), 0), "InstanceNetwork: num_features must be an integer of at least 1"),
-        (
-            lambda: InstanceNetwork(nn.Identity(), 3, attention="soft"),
-            "InstanceNetwork: attention must be True, False or 'gated', got 'soft'",
-        ),
-        (lambda: InstanceMLP(3.0), "InstanceMLP: num_features must be an integer of at least 1, got 3.0"),
-        (lambda: InstanceMLP(3, hidden=-1), "InstanceMLP: hidden must be an integer of at least 1, got -1"),
-        (lambda: InstanceMLP(3, dropout=1.0), r"InstanceMLP: dropout must be a number in \[0, 1\), got 1.0"),
-        (lambda: InstanceMLP(3, attention=1), "InstanceMLP: attention must be True, False or 'gated', got 1"),
-        (lambda: ResNet20(attention=None), "ResNet20: attention must be True, False or 'gated', got None"),
+        *((InstanceNetwork, {"encoder": torch.relu}), (InstanceNetwork, {"num_features": 0})),
+        *((InstanceNetwork, {"attention": "soft"}), (InstanceMLP, {"attention": 1}), (ResNet20, {"attention": None})),
+        *((InstanceMLP, {"num_features": 3.0}), (InstanceMLP, {"hidden": -1}), (InstanceMLP, {"dropout": 1.0})),
+        *((MLP, {"num_features": 0}), (MLP, {"hidden": 4}), (MLP, {"hidden": (0,)}), (MLP, {"dropout": 1.0})),
+        (MLP, {"num_outputs": 0}),
     ],
 )
-def test_arguments_out_of_range(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_arguments_out_of_range(kind, options):
+    needed = {InstanceNetwork: {"encoder": nn.Identity(), "num_features": 3}, ResNet20: {}}.get(
+        kind, {"num_features": 3}
+    )
+    with pytest.raises(ValueError, match=f"{kind.__name__}: {next(iter(options))} must be"):
+        kind(**{**needed, **options})

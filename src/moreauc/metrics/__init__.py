@@ -12,14 +12,20 @@ Groups:
 - :func:`group_loss`, :func:`group_accuracy`, :func:`group_auc`: of the worst group, the K worst, or on average;
 - :func:`group_values`: one number for each group;
 - :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
+
+Each is loaded on first use.
 """
 
-from moreauc.metrics.adapters import StreamingTPAUC, tpauc_scorer
-from moreauc.metrics.bootstrap import bootstrap_interval
-from moreauc.metrics.groups import group_accuracy, group_auc, group_loss, group_table, group_values
-from moreauc.metrics.plots import plot_groups, plot_roc_region
-from moreauc.metrics.ranking import TiedScoresWarning, tpauc_area_score, tpauc_score
-from moreauc.metrics.screening import bedroc_score, enrichment_factor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moreauc.metrics.adapters import StreamingTPAUC, tpauc_scorer
+    from moreauc.metrics.bootstrap import bootstrap_interval
+    from moreauc.metrics.groups import group_accuracy, group_auc, group_loss, group_table, group_values
+    from moreauc.metrics.plots import plot_groups, plot_roc_region
+    from moreauc.metrics.ranking import TiedScoresWarning, tpauc_area_score, tpauc_score
+    from moreauc.metrics.screening import bedroc_score, enrichment_factor
 
 __all__ = [
     "StreamingTPAUC",
@@ -38,3 +44,22 @@ __all__ = [
     "tpauc_score",
     "tpauc_scorer",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("StreamingTPAUC", "tpauc_scorer"), "adapters"),
+    **dict.fromkeys(("TiedScoresWarning", "tpauc_area_score", "tpauc_score"), "ranking"),
+    **dict.fromkeys(("bedroc_score", "enrichment_factor"), "screening"),
+    **dict.fromkeys(("group_accuracy", "group_auc", "group_loss", "group_table", "group_values"), "groups"),
+    **dict.fromkeys(("plot_groups", "plot_roc_region"), "plots"),
+    "bootstrap_interval": "bootstrap",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"moreauc.metrics.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
