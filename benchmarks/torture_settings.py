@@ -213,10 +213,11 @@ def _try(kind: type[Any], trial: Callable[[type[Any], dict[str, Any]], Any]) -> 
                 count.problems.append(f"{kind.__name__}: equal settings: {problem}")
             for option in parameters:
                 for value in other_values(kind, option, base.get(option)):
-                    if not one.takes({**base, option: value}):
+                    try:
+                        problem = one.problem({**base, option: value}, free=option in FREE, option=option)
+                    except (ValueError, TypeError):  # not a value that the class takes
                         continue
                     tried.add(option)
-                    problem = one.problem({**base, option: value}, free=option in FREE, option=option)
                     if problem is not None:
                         count.problems.append(f"{kind.__name__}({option}={value!r}): {problem}")
                     elif option in FREE:
@@ -248,14 +249,6 @@ class _LossTrial:
 
     def __exit__(self, *error: object) -> None:
         pass
-
-    def takes(self, options: dict[str, Any]) -> bool:
-        """Return whether the loss can be made with these options."""
-        try:
-            self._kind(**options)
-        except (ValueError, TypeError):
-            return False
-        return True
 
     def problem(self, options: dict[str, Any], *, free: bool, option: str = "") -> str | None:
         """Return a failed expectation: a resumed run that must be refused, or the other way round."""
@@ -295,14 +288,6 @@ class _EstimatorTrial:
 
     def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
-
-    def takes(self, options: dict[str, Any]) -> bool:
-        """Return whether the estimator takes these options, which `fit` checks before anything else."""
-        try:
-            self._kind(**options)._check_arguments()
-        except ValueError:
-            return False
-        return True
 
     def problem(self, options: dict[str, Any], *, free: bool, option: str = "") -> str | None:
         """Return a failed expectation; a refusal must leave the files unchanged."""
