@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -114,7 +113,7 @@ def _draw(size: int, number: int, seed: int, stream: int) -> NDArray[np.int64]:
     do not depend on how many there are of the other.
     """
     source = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM, stream)))
-    order: Any = source.random_raw(size).argsort(kind="stable")
+    order = np.asarray(source.random_raw(size)).argsort(kind="stable")
     return np.sort(order[:number])
 
 
@@ -164,8 +163,8 @@ def read_patches(path: Path, names: Sequence[str]) -> Patches:
         members = {_short(member.name): member for member in archive if member.isfile()}
         for name in names:
             try:
-                content: Any = archive.extractfile(members[name])
-                with Image.open(BytesIO(content.read())) as image:
+                content = archive.extractfile(members[name])
+                with Image.open(BytesIO(content.read() if content else b"")) as image:
                     found.append(cut_patches(np.asarray(image.convert("RGB")), PATCH))
             except (
                 OSError,

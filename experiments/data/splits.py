@@ -91,6 +91,6 @@ def _check_classes(labels: Counts, rows: Counts, name: str) -> None:
 
 def _shuffled(values: Counts, source: np.random.PCG64) -> Counts:
     """Return the values in random order; by raw bits, whose streams NumPy promises for all versions."""
-    places: Any = source.random_raw(len(values)).argsort(kind="stable")
+    places = np.asarray(source.random_raw(len(values))).argsort(kind="stable")
     shuffled: Counts = values[places]
     return shuffled

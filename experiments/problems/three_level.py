@@ -49,19 +49,15 @@ class BagRanking(ThreeLevelProblem, KnownOptimum):
         alpha: float = 0.5,
         seed: int = 0,
     ) -> None:
-        self.num_outer = num_positives
-        self.num_inner = num_negatives
-        self.num_samples = num_instances
-        self.alpha = alpha
-        features = num_features
-        self.dim = features + 1
+        self.num_outer, self.num_inner, self.num_samples = num_positives, num_negatives, num_instances
+        self.alpha, self.dim = alpha, num_features + 1
         random = torch.Generator().manual_seed(seed)
 
         def bags(count: int, shift: float) -> Tensor:
             spread = 2.0 * torch.rand(count, 1, 1, generator=random, dtype=torch.float64)
-            centre = 0.6 * torch.randn(count, 1, features, generator=random, dtype=torch.float64)
+            centre = 0.6 * torch.randn(count, 1, num_features, generator=random, dtype=torch.float64)
             centre[..., 0] += shift
-            noise = torch.randn(count, self.num_samples, features, generator=random, dtype=torch.float64)
+            noise = torch.randn(count, num_instances, num_features, generator=random, dtype=torch.float64)
             return centre + spread * noise
 
         self.positive, self.negative = bags(self.num_outer, 0.5), bags(self.num_inner, -0.5)

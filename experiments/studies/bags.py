@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
+from sklearn.base import ClassifierMixin
 from torch import nn
 
 from experiments.config import RegionOptions, Setting, combinations
@@ -164,7 +165,7 @@ def _fit(method: str, parts: Parts, seed: int, setting: Record) -> tuple[Any, Re
     return model, {"validation": scores[0], "scores": list(scores)}
 
 
-def _bag_scores(model: Any, bags: Bags) -> Numbers:
+def _bag_scores(model: ClassifierMixin, bags: Bags) -> Numbers:
     """Return the scores of a baseline: log odds where it has them, else probabilities."""
     if hasattr(model, "decision_function"):
         return np.asarray(model.decision_function(bags))

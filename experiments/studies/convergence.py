@@ -98,7 +98,7 @@ class ConvergenceStudy(Study):
         page.draw(parts, out)
         return Report(self.title, "", {**self.plan, **parts}, page.sections(parts))
 
-    def _task(self, place: Record, problem: Make, method: Method, lr: Schedule, steps: int, **options: Any) -> Task:
+    def _task(self, place: Record, problem: Make, method: Method, lr: Schedule, steps: int, **options: object) -> Task:
         options = {"seeds": range(self.seeds), **options}
         return Task(
             place,

@@ -25,7 +25,7 @@ from experiments.config import combinations
 from experiments.data.fingerprints import FINGERPRINT_SETS, load_fingerprints
 from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies.defaults_entries import ENTRIES, Entry
+from experiments.studies.defaults_entries import ENTRIES, Entry, Model
 from experiments.studies.defaults_page import make_page
 from moreauc.app.comparison import Region, Table
 from moreauc.app.report.pages import Report
@@ -150,7 +150,7 @@ def _top_scores(labels: NDArray[Any], scores: NDArray[Any]) -> Record:
     return {"enrichment": factors, "bedroc": bedroc_score(labels, scores)}
 
 
-def _fit(model: Any, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:
+def _fit(model: Model, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:
     """Train on `rows`; return the scores of `others` and the processor's seconds of both, on one thread."""
     X, Z = table.take(rows), table.take(others)
     if issparse(X) and not get_tags(model).input_tags.sparse:

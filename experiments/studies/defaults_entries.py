@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -17,14 +21,17 @@ from moreauc.data.tabular import TableEncoder
 from moreauc.methods import BASELINES
 
 Options = Mapping[str, Any]
+Inputs: TypeAlias = NDArray[np.float64] | pd.DataFrame | csr_array | list[NDArray[np.float64]]
 
 
 class Model(Protocol):
-    """An unfitted classifier; `decision_function` or `predict_proba` scores rows once it is fitted."""
+    """An unfitted classifier."""
 
-    def fit(self, X: Any, y: Any, /) -> object:
+    def fit(self, X: Inputs, y: NDArray[np.int64], /) -> object:
         """Train on rows and their labels."""
-        ...
+
+    def predict_proba(self, X: Inputs, /) -> NDArray[np.float64]:
+        """Return the probabilities of both classes."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
 from experiments.config import Setting, combinations
@@ -216,7 +217,7 @@ def _fit(study: GroupStudy, method: str, parts: Parts, seed: int, setting: Recor
     return model, {"validation": -group_loss(losses, held.groups, top_k=study.top_k)}
 
 
-def _scores(model: Any, data: GroupData) -> tuple[Tensor, Tensor]:
+def _scores(model: nn.Module | ClassifierMixin, data: GroupData) -> tuple[Tensor, Tensor]:
     """Return the log odds of every row by a network or a baseline, and the labels."""
     labels = torch.from_numpy(data.y)
     if isinstance(model, nn.Module):
@@ -224,7 +225,7 @@ def _scores(model: Any, data: GroupData) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(model.decision_function(data.X)), labels
 
 
-def _measure(model: Any, test: GroupData, top_k: int) -> Record:
+def _measure(model: nn.Module | ClassifierMixin, test: GroupData, top_k: int) -> Record:
     scores, labels = _scores(model, test)
     losses, right = sample_losses(scores, labels), (scores > 0).numpy().astype(int)
     arguments: tuple[Any, Any, Any] = (labels.numpy(), right, test.groups)

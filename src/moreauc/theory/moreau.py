@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real
@@ -48,7 +49,7 @@ class MoreauEnvelope:
 
 def moreau_envelope(
     function: Callable[[Tensor], Tensor],
-    w: Any,
+    w: float | Tensor | NDArray[np.floating[Any]],
     rho_bar: float,
     *,
     rho: float | None = None,
