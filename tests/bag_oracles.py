@@ -73,14 +73,6 @@ class MinMax:
         return value, gradient
 
 
-class CrossEntropy:
-    def __init__(self, weight):
-        self.weight = weight
-
-    def step(self, scores, labels, index):
-        return baseline_oracles.cross_entropy(scores, labels, self.weight)
-
-
 class Naive:
     """A loss of scores, on scores pooled from the sampled instances."""
 

@@ -119,11 +119,6 @@ def cvar_weights(losses, fraction):
     return weights
 
 
-def cvar_by_its_formula(losses, fraction):
-    """min_s s + mean (l - s)_+ / fraction; a convex function with corners at the losses, so one of them is best."""
-    return min(s + sum(max(loss - s, 0.0) for loss in losses) / (fraction * len(losses)) for s in losses)
-
-
 def weighted_descent(losses_of, dlosses, w, batches, weights_of, lr):
     """Descent on the mean of weighted losses. A batch is a list of samples. Yields (value, w) after each step."""
     w = list(w)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 import random
 
@@ -303,38 +302,6 @@ def test_proximal_point_leaves_gradients_and_parameters_without_one_alone():
     proximal.remove()
     optimizer.step()
     assert weight.tolist() == pytest.approx([2.0, 2.0])
-
-
-def test_proximal_point_resumes_from_a_checkpoint_as_if_not_interrupted():
-    def make():
-        weights = [nn.Parameter(torch.full((2,), 1.0)), nn.Parameter(torch.full((3, 1), -1.0))]
-        optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], lr=0.1, momentum=0.9)
-        return weights, optimizer, ProximalPoint(optimizer, 0.7)
-
-    def go(parts, steps):
-        for step in steps:
-            quadratic(parts[1], parts[0], 1)
-            if step == 4:
-                parts[2].restart()
-
-    whole, first, second = make(), make(), make()
-    go(whole, range(12))
-    go(first, range(7))
-    file = io.BytesIO()
-    torch.save({"w": first[0], "o": first[1].state_dict(), "p": first[2].state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    with torch.no_grad():
-        for weight, value in zip(second[0], saved["w"], strict=True):
-            weight.copy_(value)
-    second[1].load_state_dict(saved["o"])
-    second[2].load_state_dict(saved["p"])
-    go(second, range(7, 12))
-    whole[2].restart(), second[2].restart()
-    for one, other in zip(whole[0], second[0], strict=True):
-        assert torch.equal(one, other)
-    for one, other in zip(whole[2].state_dict()["reference"], second[2].state_dict()["reference"], strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("unscaled", [True, False])

@@ -131,33 +131,6 @@ def test_group_dro_is_its_transcription_for_200_steps(float64, layout, kind, top
     assert len({len(batch) for batch in batches}) > 2 and len(u) == N
 
 
-def whole_problem():
-    run = Run("squared", "ids")
-    return run, list(range(36)), run.groups()
-
-
-def group_means(run, w):
-    losses = run.losses(range(36), w)
-    return torch.stack([losses[k::N].mean() for k in range(N)])
-
-
-def test_the_worst_group_with_full_batches_is_subgradient_descent(float64):
-    """With tau = 1 and the best threshold, which is taken after the rows have moved."""
-    run, rows, groups = whole_problem()
-    criterion = GroupDROLoss(N, top_k=1, tau=1.0, threshold_lr="quantile")
-    w, plain = torch.tensor(run.w, requires_grad=True), torch.tensor(run.w, requires_grad=True)
-    worst = set()
-    for _ in range(100):
-        loss, largest = criterion(run.losses(rows, w), groups), group_means(run, plain).max()
-        worst.add(int(group_means(run, plain).argmax()))
-        (gradient,), (expected,) = torch.autograd.grad(loss, w), torch.autograd.grad(largest, plain)
-        assert loss.item() == close(largest.item()) and gradient.tolist() == close(expected.tolist())
-        with torch.no_grad():
-            w -= 0.02 * gradient
-            plain -= 0.02 * expected
-    assert len(worst) > 1
-
-
 @pytest.mark.parametrize(("top_k", "shares"), [(1, [0.0, 0.5, 0.5, 0.0]), (2, [0.0, 1.0, 1.0, 0.0]), (3, None)])
 def test_rows_that_tie_at_the_best_threshold_share_what_is_left(top_k, shares):
     losses = torch.tensor([1.0, 2.0, 2.0, 1.0], requires_grad=True)
@@ -199,23 +172,6 @@ def test_erm_is_its_transcription(float64, layout, kind, reweighted):
         assert got == close(value, 1e-9) and got_w == close(w, 1e-9)
 
 
-@LAYOUTS
-def test_reweighted_erm_is_unbiased_for_the_mean_of_groups(layout):
-    run = Run("squared", layout)
-    member = torch.tensor(run.member)
-    keep = torch.rand(36) < 0.6  # groups of different sizes
-    keep[:N] = True
-    member, losses = member[keep], torch.rand(int(keep.sum()), dtype=torch.float64)
-    sizes = member.sum(0)
-    assert len(sizes.unique()) > 1
-    expected = torch.stack([losses[member[:, k]].mean() for k in range(N)]).mean()
-    criterion = GroupERMLoss(N, group_sizes=sizes, num_samples=len(losses) if layout == "memberships" else None)
-    groups = member if layout == "memberships" else member.long().argmax(1)
-    singles = [criterion(losses[i : i + 1], groups[i : i + 1]) for i in range(len(losses))]
-    torch.testing.assert_close(torch.stack(singles).mean(), expected)
-    torch.testing.assert_close(criterion(losses, groups), expected)
-
-
 def test_samples_of_no_group_count_in_erm_only():
     losses = torch.tensor([1.0, 5.0])
     groups = torch.tensor([[1, 0], [0, 0]])
@@ -235,17 +191,6 @@ def test_cvar_is_its_transcription(float64, kind, fraction):
         assert got == close(value, 1e-9) and got_w == close(w, 1e-9)
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.3, 1 / 3, 0.5, 0.77, 1.0])
-@pytest.mark.parametrize("size", [1, 9, 10])
-def test_cvar_is_the_minimum_over_its_threshold(fraction, size):
-    losses = torch.randn(size, dtype=torch.float64, requires_grad=True)
-    loss = SampleCVaRLoss(fraction=fraction)(losses)
-    assert loss.item() == close(oracles.cvar_by_its_formula(losses.tolist(), fraction), 1e-12)
-    (gradient,) = torch.autograd.grad(loss, losses)
-    assert gradient.sum().item() == close(1.0, 1e-12) and gradient.min() >= 0
-    assert gradient.max().item() <= 1 / min(size, max(1.0, fraction * size)) + 1e-12
-
-
 def test_cvar_of_equal_losses_takes_the_first():
     losses = torch.ones(4, requires_grad=True)
     SampleCVaRLoss(fraction=0.5)(losses).backward()
@@ -263,16 +208,6 @@ def test_exponentiated_weights_do_not_overflow(dtype):
         assert criterion.weights.sum().item() == close(1.0, 1e-6)
         assert torch.isfinite(criterion.log_weights).all()
     assert criterion.weights.tolist() == [1.0, 0.0, 0.0]
-
-
-def test_exponentiated_steps_are_unbiased_where_groups_come_equally_often():
-    losses = torch.rand(4, dtype=torch.float64)
-    criterion = ExponentiatedGroupDROLoss(4, step=0.7)
-    criterion(losses, torch.arange(4))
-    criterion.eval()
-    pairs = [(j, k) for j in range(4) for k in range(j)]
-    values = [criterion(losses[[j, k]], torch.tensor([j, k])) for j, k in pairs]
-    torch.testing.assert_close(torch.stack(values).mean(), criterion(losses, torch.arange(4)))
 
 
 # What conformance.py does not show of them.

@@ -10,7 +10,6 @@ from moreauc import TPAUCLoss
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import SquaredHinge
 from moreauc.criteria import STACOLoss
-from moreauc.optim import ProximalPoint
 
 LABELS = (torch.arange(40) % 4 == 0).long()
 
@@ -87,27 +86,3 @@ def test_the_saddle_point_is_the_exact_objective():
     criterion.threshold_prime.values.fill_(mean["s_prime"])
     found = criterion.eval()(scores, LABELS, torch.arange(40)).item()
     assert exact <= found <= 1.01 * exact
-
-
-@pytest.mark.parametrize("centre", [False, True])
-def test_training_lowers_the_exact_objective(centre):
-    x = torch.randn(400, 5)
-    labels = (x[:, 0] + 0.5 * torch.randn(400) > 1.2).long()
-    model = nn.Linear(5, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    proximal = ProximalPoint(optimizer, weight=0.1) if centre else None
-    criterion = STACOLoss(labels, min_tpr=0.5, max_fpr=0.3)
-    positives, negatives = labels.nonzero().squeeze(1), (labels == 0).nonzero().squeeze(1)
-
-    def objective():
-        return exact_objective(torch.sigmoid(model(x)).squeeze(1).detach().double(), labels, 0.5, 0.3)
-
-    before = objective()
-    for step in range(600):
-        index = torch.cat([rows[torch.randperm(len(rows))[:16]] for rows in (positives, negatives)])
-        optimizer.zero_grad()
-        criterion(model(x[index]).squeeze(1), labels[index], index).backward()
-        optimizer.step()
-        if proximal is not None and step % 100 == 99:
-            proximal.restart()
-    assert objective() < min(before, 1.0) - 0.1  # a constant model has 1
