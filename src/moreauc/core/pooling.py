@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,14 @@ UpdateOrder = Literal["before", "after"]
 
 _LEAST = 0.1  # share of the plain average that a correction must leave
 _STEEPEST = 60.0  # log of the largest factor between instances and the row they are divided by: finite in float32
+
+
+class Move(NamedTuple):
+    """How rows move: averaging weight, correction weight, and the radius of the ball, if there is one."""
+
+    tau: float
+    gamma: float | Tensor
+    bound: float | None
 
 
 class Pooling(ABC):
@@ -74,7 +82,6 @@ class Pooling(ABC):
     def score(self, row: Tensor) -> Tensor:
         """Return the scores of bags with these rows, shape `(B,)`, differentiable."""
 
-    @abstractmethod
     def update(
         self,
         row: Tensor,
@@ -95,6 +102,11 @@ class Pooling(ABC):
             gamma: correction weight, at least 0, one number or shape `(B, 1)`.
             bound: radius of the ball that :math:`v` is projected onto, or None.
         """
+        return self._moved(row, now, before, Move(tau, gamma, bound))
+
+    @abstractmethod
+    def _moved(self, row: Tensor, now: Tensor, before: Tensor | None, move: Move) -> Tensor:
+        """Return the rows of :meth:`update`."""
 
     @abstractmethod
     def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
@@ -136,21 +148,12 @@ class MeanPooling(Pooling):
         """Return the means themselves."""
         return row.squeeze(1)
 
-    def update(
-        self,
-        row: Tensor,
-        now: Tensor,
-        before: Tensor | None,
-        *,
-        tau: float,
-        gamma: float | Tensor = 0.0,
-        bound: float | None = None,
-    ) -> Tensor:
+    def _moved(self, row: Tensor, now: Tensor, before: Tensor | None, move: Move) -> Tensor:
         """Return the new means; the ball is an interval."""
-        new = torch.lerp(row, now, tau)
+        new = torch.lerp(row, now, move.tau)
         if before is not None:
-            new = new + gamma * (now - before)
-        return new if bound is None else new.clamp(-bound, bound)
+            new = new + move.gamma * (now - before)
+        return new if move.bound is None else new.clamp(-move.bound, move.bound)
 
     def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return what each instance adds to its bag's mean."""
@@ -183,24 +186,15 @@ class SmoothedMaxPooling(Pooling):
         """Return the smoothed maxima."""
         return self.temperature * row.squeeze(1)
 
-    def update(
-        self,
-        row: Tensor,
-        now: Tensor,
-        before: Tensor | None,
-        *,
-        tau: float,
-        gamma: float | Tensor = 0.0,
-        bound: float | None = None,
-    ) -> Tensor:
+    def _moved(self, row: Tensor, now: Tensor, before: Tensor | None, move: Move) -> Tensor:
         """Return the new logarithms; the ball ends at the logarithm of its radius."""
-        peak, old, fresh = _shares(row, now, tau)
+        peak, old, fresh = _shares(row, now, move.tau)
         mass = old + fresh
         if before is not None:
-            change = gamma * ((now - peak).exp() - (before - peak).exp())
+            change = move.gamma * ((now - peak).exp() - (before - peak).exp())
             mass = torch.where(_fits(mass, change), mass + change, mass)
         new = peak + mass.log()
-        return new if bound is None else new.clamp_max(math.log(bound))
+        return new if move.bound is None else new.clamp_max(math.log(move.bound))
 
     def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return the weights of the instances in their bags' smoothed maxima, times those of the bags."""
@@ -241,29 +235,20 @@ class AttentionPooling(Pooling):
         """Return the weighted means."""
         return row[:, 0]
 
-    def update(
-        self,
-        row: Tensor,
-        now: Tensor,
-        before: Tensor | None,
-        *,
-        tau: float,
-        gamma: float | Tensor = 0.0,
-        bound: float | None = None,
-    ) -> Tensor:
+    def _moved(self, row: Tensor, now: Tensor, before: Tensor | None, move: Move) -> Tensor:
         """Return the new rows; the ball holds both averages."""
         (score, log), (score_now, log_now) = row.chunk(2, dim=1), now.chunk(2, dim=1)
-        peak, old, fresh = _shares(log, log_now, tau)
+        peak, old, fresh = _shares(log, log_now, move.tau)
         mass, moment = old + fresh, old * score + fresh * score_now
         if before is not None:
             score_before, log_before = before.chunk(2, dim=1)
             gain, loss = (log_now - peak).exp(), (log_before - peak).exp()
-            change, drift = gamma * (gain - loss), gamma * (gain * score_now - loss * score_before)
+            change, drift = move.gamma * (gain - loss), move.gamma * (gain * score_now - loss * score_before)
             fits = _fits(mass, change)
             mass, moment = torch.where(fits, mass + change, mass), torch.where(fits, moment + drift, moment)
         score, log = moment / mass, peak + mass.log()
-        if bound is not None:
-            log = torch.minimum(log, math.log(bound) - 0.5 * torch.log1p(score.square()))
+        if move.bound is not None:
+            log = torch.minimum(log, math.log(move.bound) - 0.5 * torch.log1p(score.square()))
         return torch.cat([score, log], dim=1)
 
     def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:

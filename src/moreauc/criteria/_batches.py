@@ -25,7 +25,7 @@ from moreauc._checks import (
     squeeze_remedy,
 )
 from moreauc.core.pooling import Pooling
-from moreauc.criteria._validation import BOTH_CLASSES, ROW_NUMBERS, Check, repeats
+from moreauc.criteria._validation import BOTH_CLASSES, ROW_NUMBERS, Check, as_numbers, repeats
 
 Shape = tuple[int | str, ...]
 _HALF = (torch.bfloat16, torch.float16)  # numpy lacks bfloat16
@@ -336,13 +336,7 @@ def group_members(check: Check, losses: Tensor, groups: object, num_groups: int,
     """Check losses, shape `(B,)`, and groups, ids `(B,)` or memberships `(B, num_groups)`."""
     owner = check.owner
     check_losses(owner, losses, device)
-    try:
-        found: Tensor = torch.as_tensor(groups)
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(groups).__name__
-        raise ValueError(
-            f"{owner}: groups must be a tensor of ids or memberships, got a {kind} of other types"
-        ) from error
+    found = as_numbers(owner, "groups", groups)
     check_shape(owner, "groups", found, [tuple(losses.shape), (len(losses), num_groups)])
     found = found.to(device, non_blocking=check.late)
     if found.ndim == 2:

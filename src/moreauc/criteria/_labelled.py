@@ -19,7 +19,6 @@ from moreauc._checks import (
     check_floating,
     check_labels,
     check_link,
-    check_real,
     check_region,
     check_scores_shape,
     check_shape,
@@ -31,7 +30,7 @@ from moreauc.core.surrogates import Link, get_surrogate, scale_of
 from moreauc.core.tables import EstimatorTable, Table, UpdateRule
 from moreauc.criteria._base import Criterion, Step
 from moreauc.criteria._batches import Rows, Shape, labelled_rows, widened
-from moreauc.criteria._validation import Check
+from moreauc.criteria._validation import Check, as_numbers, check_pair
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
 
@@ -250,10 +249,7 @@ class TwoWayCriterion(PairCriterion):
                 raise ValueError(f"{self._owner}: {known}, got {self.surrogate.name!r}")
             self._by_quantile, self._rate_s, self._rate_prime = True, 0.0, 0.0
             return
-        pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
-        if len(pair) != 2:
-            raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
-        first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
+        first, second = check_pair(self._owner, "threshold_lr", value, "a number, a pair or 'quantile'")
         # separate attributes: compilers treat a changed float as a variable but a tuple as a constant
         self._by_quantile, self._rate_s, self._rate_prime = False, first, second
 
@@ -393,11 +389,7 @@ class TwoWayCriterion(PairCriterion):
 
 def _checked_weights(owner: str, sample_weight: object, positive: Tensor) -> Tensor:
     """Return weights of the rows, float64, on the device of the labels."""
-    try:
-        weights: Tensor = torch.as_tensor(sample_weight, dtype=torch.float64, device=positive.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(sample_weight).__name__
-        raise ValueError(f"{owner}: sample_weight must hold numbers, got a {kind} of other types") from error
+    weights = as_numbers(owner, "sample_weight", sample_weight, torch.float64).to(positive.device)
     check_shape(owner, "sample_weight", weights, [tuple(positive.shape)])
     check_finite(owner, sample_weight=weights)
     if (weights < 0).any():

@@ -18,7 +18,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from moreauc._checks import as_index, check_device, check_finite, check_floating, check_index, check_same_shape
+from moreauc._checks import (
+    as_index,
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_real,
+    check_same_shape,
+)
 
 NEVER = torch.iinfo(torch.int64).max  # the call in which something was wrong, where nothing was
 FLAGS = 20  # flags that a call may have
@@ -138,6 +146,33 @@ class Check:
         if not math.isfinite(total):
             found = ((name, value) for name, value in self._finite if value is not None)
             check_finite(self.owner, **{name: torch.as_tensor(value) for name, value in found})
+
+
+def check_pair(
+    owner: str,
+    name: str,
+    value: float | tuple[float, float],
+    allowed: str = "a number or a pair",
+    *,
+    high: float = math.inf,
+    low_open: bool = False,
+) -> tuple[float, float]:
+    """Return two numbers of at least (`low_open`: above) 0; one number stands for both."""
+    pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{owner}: {name} must be {allowed}, got {value!r}")
+    first, second = (check_real(owner, name, entry, low=0.0, high=high, low_open=low_open) for entry in pair)
+    return first, second
+
+
+def as_numbers(owner: str, name: str, values: object, dtype: torch.dtype | None = None) -> Tensor:
+    """Return values, which must be numbers, as a tensor."""
+    try:
+        found: Tensor = torch.as_tensor(values, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(values).__name__
+        raise ValueError(f"{owner}: {name} must hold numbers, got a {kind} of other types") from error
+    return found
 
 
 def repeats(numbers: Tensor, unique: bool = True) -> Tensor:

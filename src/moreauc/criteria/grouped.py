@@ -16,7 +16,7 @@ from moreauc._group_input import check_groups
 from moreauc.criteria._base import Function, Step, WrappingCriterion
 from moreauc.criteria._batches import widened
 from moreauc.criteria._gates import enter
-from moreauc.criteria._validation import Check
+from moreauc.criteria._validation import Check, as_numbers
 
 SampleLoss = Literal["logistic", "cross_entropy", "squared", "absolute"] | Function
 
@@ -161,11 +161,7 @@ class GroupedLoss(WrappingCriterion):
     def _labels(self, check: Check, labels: object, scores: Tensor) -> Tensor:
         """Return the labels as the loss of a row takes them, on the device of the scores."""
         owner = self._owner
-        try:
-            values: Tensor = torch.as_tensor(labels)
-        except (TypeError, ValueError, RuntimeError) as error:
-            kind = type(labels).__name__
-            raise ValueError(f"{owner}: labels must hold numbers, got a {kind} of other types") from error
+        values = as_numbers(owner, "labels", labels)
         if callable(self.loss):
             return values.to(scores.device, non_blocking=check.late)
         check_shape(owner, "labels", values, [(len(scores),)])

@@ -9,14 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_real
 from moreauc.core.pooling import Pooling, PoolingName, UpdateOrder, check_update_order, exact_type, get_pooling
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule, correction_weight
 from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Instances, Rows, bag_instances
 from moreauc.criteria._labelled import ThresholdRate, TwoWayCriterion
-from moreauc.criteria._validation import Check
+from moreauc.criteria._validation import Check, check_pair
 
 Gammas = tuple[Gamma, Gamma, Gamma]
 
@@ -130,7 +129,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         update_order: UpdateOrder = "before",
     ) -> None:
         owner = self._owner
-        tau1, tau2 = _pair(owner, tau)
+        tau1, tau2 = check_pair(owner, "tau", tau, high=1.0, low_open=True)
         gammas = _triple(owner, gamma)
         # Rules check their numbers; those of positive and negative bags share table and averaging weight.
         rules = [UpdateRule(owner, tau1, gammas[0], bound, "1"), UpdateRule(owner, tau1, gammas[1], suffix="2")]
@@ -172,7 +171,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
 
     @tau.setter
     def tau(self, value: float | tuple[float, float]) -> None:
-        tau1, tau2 = _pair(self._owner, value)
+        tau1, tau2 = check_pair(self._owner, "tau", value, high=1.0, low_open=True)
         replace(self.table_v.rule, tau=tau1, gamma=self._gamma2, suffix="2")  # for its checks
         rules = replace(self.table_v.rule, tau=tau1), replace(self.table_u.rule, tau=tau2)
         self.table_v.rule, self.table_u.rule = rules
@@ -249,14 +248,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         lower = correction_weight(self._gamma2, tau, self.num_negatives, rows.negatives)
         share = rows.positive.to(self.table_v.values.dtype)
         return (share * upper + (1.0 - share) * lower).unsqueeze(1)  # exactly one of the two
-
-
-def _pair(owner: str, tau: float | tuple[float, float]) -> tuple[float, float]:
-    pair = tuple(tau) if isinstance(tau, tuple | list) else (tau, tau)
-    if len(pair) != 2:
-        raise ValueError(f"{owner}: tau must be a number or a pair, got {tau!r}")
-    first, second = (check_real(owner, "tau", entry, low=0.0, high=1.0, low_open=True) for entry in pair)
-    return first, second
 
 
 def _triple(owner: str, gamma: Gamma | Gammas) -> Gammas:

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from moreauc._checks import check_real, check_region
+from moreauc._checks import check_region
 from moreauc.core.outer import cvar
 from moreauc.core.pairs import Pairs, cvar_and_vjp
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Step, number_attribute
 from moreauc.criteria._labelled import Batch, PairCriterion
+from moreauc.criteria._validation import check_pair
 
 
 class STACOLoss(PairCriterion):
@@ -127,11 +128,7 @@ class STACOLoss(PairCriterion):
 
     @threshold_lr.setter
     def threshold_lr(self, value: float | tuple[float, float]) -> None:
-        pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
-        if len(pair) != 2:
-            raise ValueError(f"{self._owner}: threshold_lr must be a number or a pair, got {value!r}")
-        first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
-        self._rate_s, self._rate_prime = first, second
+        self._rate_s, self._rate_prime = check_pair(self._owner, "threshold_lr", value)
 
     def _step(self, batch: Batch) -> Step:
         rows, alpha = batch.rows, 1.0 - self.min_tpr

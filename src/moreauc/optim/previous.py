@@ -58,13 +58,10 @@ class _Forward:
 
     def drew(self, start: RandomState, end: RandomState) -> bool:
         """Whether it drew the random numbers between two states of the generators."""
-        used = {device for one in ((self.start, self._end), (start, end)) for device in _changed(*one)}
-        return all(
-            device in self.start
-            and device in start
-            and torch.equal(self.start[device], start[device])
-            and torch.equal(self._end[device], end[device])
-            for device in used
+        return start.keys() == self.start.keys() and all(
+            torch.equal(self.start[device], start[device]) and torch.equal(self._end[device], end[device])
+            for device in start
+            if not (torch.equal(start[device], end[device]) and torch.equal(self.start[device], self._end[device]))
         )
 
 
@@ -464,10 +461,6 @@ def _set_state(state: RandomState) -> None:
             torch.set_rng_state(value)
         else:
             torch.get_device_module(device).set_rng_state(value, device)
-
-
-def _changed(start: RandomState, end: RandomState) -> list[torch.device]:
-    return [device for device, state in start.items() if not torch.equal(state, end[device])]
 
 
 def _reference(value: object) -> object:

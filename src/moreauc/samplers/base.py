@@ -59,12 +59,14 @@ class Passes:
 
         The pass begins with the first batch: loops may make more iterators than they use.
         """
-        return self._tracked(batches, self._moves, draw)
+        moves = self._moves
 
-    def _tracked(self, batches: Iterator[Batch], moves: int, draw: Mapping[str, object] | None) -> Iterator[Batch]:
-        if not _SCORING.get():
-            self._begin(moves, draw)
-        yield from batches
+        def passing() -> Iterator[Batch]:
+            if not _SCORING.get():
+                self._begin(moves, draw)
+            yield from batches
+
+        return passing()
 
     def _begin(self, moves: int, draw: Mapping[str, object] | None) -> None:
         if moves == self._used and not self._warned:
