@@ -265,14 +265,14 @@ def _slots(kind: type) -> list[str]:
 def tensor_text(value: Tensor | NDArray[np.generic], *, contents: bool = True) -> str:
     """Return type, shape and, if asked for, a checksum of what a tensor or an array holds."""
     kind = f"{value.dtype} of shape {tuple(value.shape)}"
-    if not contents:
-        return kind
+    return f"{kind} with checksum {zlib.crc32(_bytes(value)):08x}" if contents else kind
+
+
+def _bytes(value: Tensor | NDArray[np.generic]) -> bytes:
     if isinstance(value, np.ndarray):
-        data = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
-    else:
-        flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.detach().reshape(-1))
-        data = flat.view(torch.uint8).numpy().tobytes()
-    return f"{kind} with checksum {zlib.crc32(data):08x}"
+        return repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+    flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.detach().reshape(-1))  # NumPy has no bfloat16
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _is_plain(value: object) -> bool:
@@ -309,5 +309,5 @@ def checksum(tensors: Iterable[Tensor]) -> str:
     found = 0
     for tensor in tensors:
         found = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), found)
+        found = zlib.crc32(_bytes(tensor), found)
     return f"{found:08x}"
