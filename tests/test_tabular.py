@@ -175,6 +175,10 @@ def test_parts_of_a_typed_frame_keep_its_schema(table):
             _ = other.schema
     with pytest.raises(ValueError, match="X must have 7 columns, as in training, got 6"):
         typed.schema.read("t", table[0].drop(columns="size"))
+    with pytest.raises(ValueError, match="'size' must hold numbers, as in training, got 'large'"):
+        typed.schema.read("t", typed.assign(size="large"))
+    rare = typed.schema.read("t", table[0][:5].assign(town=["d", "d", None, None, None]))
+    assert typed.schema.unknown(rare, source="t")[0].share == 1.0  # of few values: no error
 
 
 def test_missing_for_the_first_time_is_the_median():
