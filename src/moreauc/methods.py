@@ -32,7 +32,7 @@ Grid = Mapping[str, tuple[Any, ...]]
 BOOSTING = "boosting"  # the extra that brings LightGBM and XGBoost
 ADVICE = f"is not installed; pip install 'moreauc[{BOOSTING}]' brings it"  # said of a method whose package is missing
 
-_REGION = ("min_tpr", "max_fpr")
+_RANKED = ("labels", "min_tpr", "max_fpr")  # what losses of a region take
 
 
 def __getattr__(name: str) -> Any:
@@ -116,7 +116,7 @@ _ROWS = {
         "criteria.tpauc:TPAUCLoss",
         {"surrogate": "smooth_ramp", "link": "standardized", "threshold_lr": "quantile"},
         grid={"margin": (0.2, 0.5, 0.1), "gamma": (0.0, 0.1)},
-        takes=("labels", *_REGION),
+        takes=_RANKED,
     ),
     "ce": Method("CE", "criteria.cross_entropy:CrossEntropyLoss", grid={"sampler": ("shuffled", "balanced")}),
     "ce_weighted": Method("CE, weighted", "criteria.cross_entropy:CrossEntropyLoss", {"positive_weight": "balanced"}),
@@ -138,7 +138,7 @@ _ROWS = {
         "criteria.mini_batch_tpauc:MiniBatchTPAUCLoss",
         _PAIRS,
         grid={"link": _LINKS, "widen": _WIDTHS, "surrogate": _SURROGATES},
-        takes=("labels", *_REGION),
+        takes=_RANKED,
     ),
     "aw_poly": Method(
         "AW-poly",
@@ -153,11 +153,7 @@ _ROWS = {
         grid={"link": _LINKS, "temperature_negatives": _TEMPERATURES, "temperature_positives": _TEMPERATURES},
     ),
     "staco": Method(
-        "STACO",
-        "criteria.staco:STACOLoss",
-        _PAIRS,
-        grid={"link": _LINKS, "dual_lr": (0.1, 1.0, 0.01)},
-        takes=("labels", *_REGION),
+        "STACO", "criteria.staco:STACOLoss", _PAIRS, _RANKED, grid={"link": _LINKS, "dual_lr": (0.1, 1.0, 0.01)}
     ),
 }
 
@@ -166,7 +162,7 @@ _DUAL_GRID = {"link": _LINKS, "dual_lr": (1.0, 0.1)}
 
 
 def _sont(title: str, pooling: PoolingName) -> Method:
-    place, takes = "criteria.multi_instance_tpauc:MultiInstanceTPAUCLoss", ("labels", *_REGION, "pooling")
+    place, takes = "criteria.multi_instance_tpauc:MultiInstanceTPAUCLoss", (*_RANKED, "pooling")
     options, grid = {**_TRACKED, "threshold_lr": "quantile"}, {"link": _LINKS, "gamma": (0.0, 0.1)}
     return Method(title, place, options, takes, pooling, grid=grid)
 
@@ -300,6 +296,7 @@ class Baseline(Entry):
 
 _STRENGTHS = (1.0, 0.1, 0.01, 0.001, 10.0, 100.0, 1e-4, 1e-5)
 
+_C_GRID: Grid = {"C": _STRENGTHS}
 _LR_GRID: Grid = {"C": _STRENGTHS[:5], "class_weight": (None, "balanced")}
 _FOREST_GRID: Grid = {
     "n_estimators": (100, 300),
@@ -347,9 +344,9 @@ BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
     },
     # on encoded rows, as for the networks; without class weights, which would change the loss of the groups
     "groups": {
-        "lr": Baseline("LR", "app.baselines:logistic_of_numbers", grid={"C": _STRENGTHS}),
+        "lr": Baseline("LR", "app.baselines:logistic_of_numbers", grid=_C_GRID),
         "lr_equal": Baseline(
-            "LR, equal group weights", "app.baselines:logistic_of_numbers", grid={"C": _STRENGTHS}, equal_groups=True
+            "LR, equal group weights", "app.baselines:logistic_of_numbers", grid=_C_GRID, equal_groups=True
         ),
         "trees": Baseline("boosted trees", "app.baselines:trees", grid=_TREES_GRID),
         "trees_equal": Baseline(

@@ -13,14 +13,34 @@ from scipy.sparse import csr_matrix, issparse
 
 from moreauc._checks import floor_count
 from moreauc._system import import_extra
-from moreauc.boosting import TPAUCObjective, tpauc_metric
+from moreauc.boosting import TPAUCMetric, TPAUCObjective, tpauc_metric
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.estimators.base import Array, Floats
 from moreauc.estimators.rows import WeightedRows, in_float32, merge_equal
+from moreauc.methods import BOOSTING
 
-_EXTRA = "boosting"
 _MANY = 50_000  # rows from which on one fold is held out, not each in turn
 _SMOOTH = 20  # scores are averaged over so small a part of the rounds on either side, since they are noisy
+
+
+class Rounds(NamedTuple):
+    """What a library is to train.
+
+    Attributes:
+        rows: to train on.
+        number: of rounds, at least 1.
+        region: `(min_tpr, max_fpr)`, by whose partial AUC held-out rows are scored after each round.
+        objective: to minimise; None for the log loss.
+        start: a booster to continue.
+        held: rows to score.
+    """
+
+    rows: WeightedRows
+    number: int
+    region: tuple[float, float]
+    objective: TPAUCObjective | None = None
+    start: Any = None
+    held: WeightedRows | None = None
 
 
 class Library(ABC):
@@ -33,30 +53,12 @@ class Library(ABC):
 
     name: ClassVar[Literal["lightgbm", "xgboost"]]
 
-    def __init__(self, options: Mapping[str, Any], seed: int) -> None:
+    def __init__(self, options: Mapping[str, object], seed: int) -> None:
         self.options, self.seed = options, seed
 
     @abstractmethod
-    def train(
-        self,
-        rows: WeightedRows,
-        rounds: int,
-        *,
-        objective: TPAUCObjective | None = None,
-        start: Any = None,
-        held: WeightedRows | None = None,
-        metric: Callable[..., Any] | None = None,
-    ) -> tuple[Any, list[float]]:
-        """Return a booster of so many rounds, after those of `start`, and the metric of the held-out rows by round.
-
-        Args:
-            rows: to train on.
-            rounds: at least 1.
-            objective: to minimise; None for the log loss.
-            start: a booster to continue.
-            held: rows to evaluate.
-            metric: to evaluate them by.
-        """
+    def train(self, rounds: Rounds) -> tuple[Any, list[float]]:
+        """Return a booster, and the partial AUC of the held-out rows after each round."""
 
     @abstractmethod
     def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
@@ -66,59 +68,43 @@ class Library(ABC):
     def importances(self, booster: Any) -> Floats:
         """Return the gain in the objective by the splits of each column, shares of 1."""
 
+    def _metric(self, region: tuple[float, float]) -> TPAUCMetric:
+        return tpauc_metric(self.name, min_tpr=region[0], max_fpr=region[1])
+
 
 class LightGBM(Library):
     """LightGBM by its own interface."""
 
     name = "lightgbm"
 
-    def train(
-        self,
-        rows: WeightedRows,
-        rounds: int,
-        *,
-        objective: TPAUCObjective | None = None,
-        start: Any = None,
-        held: WeightedRows | None = None,
-        metric: Callable[..., Any] | None = None,
-    ) -> tuple[Any, list[float]]:
-        """Return a booster and the metric by round."""
-        lightgbm = import_extra("lightgbm", _EXTRA)
-        fixed = {
-            "deterministic": True,
-            "force_row_wise": True,
-            "feature_pre_filter": False,
-            "verbosity": -1,
-            "seed": self.seed,
-            "metric": "None",
-        }
-        parameters = {**fixed, **self.options, "objective": "binary" if objective is None else objective}
-        data = lightgbm.Dataset(
-            _matrix(rows.X), rows.positive.astype(np.float64), weight=rows.weight_or_none, free_raw_data=False
-        )
-        watched: dict[str, Any] = {}
-        found: dict[str, Any] = {}
-        if held is not None:
-            other = lightgbm.Dataset(
-                _matrix(held.X),
-                held.positive.astype(np.float64),
-                weight=held.weight_or_none,
-                reference=data,
-                free_raw_data=False,
-            )
-            callbacks = [lightgbm.record_evaluation(found)]
-            watched = {"valid_sets": [other], "valid_names": ["held"], "feval": metric, "callbacks": callbacks}
-        booster = lightgbm.train(parameters, data, rounds, init_model=start, **watched)
-        return booster, next(iter(found["held"].values())) if held is not None else []
+    def train(self, rounds: Rounds) -> tuple[Any, list[float]]:
+        """Return a booster and the partial AUC by round."""
+        lightgbm = import_extra("lightgbm", BOOSTING)
+        fixed = {"deterministic": True, "force_row_wise": True, "feature_pre_filter": False, "verbosity": -1}
+        objective = "binary" if rounds.objective is None else rounds.objective
+        parameters = {**fixed, "seed": self.seed, "metric": "None", **self.options, "objective": objective}
+        data = self._data(rounds.rows)
+        watched: dict[str, object] = {}
+        curve: dict[str, dict[str, list[float]]] = {}
+        if rounds.held is not None:
+            watched = {"valid_sets": [self._data(rounds.held, reference=data)], "valid_names": ["held"]}
+            watched |= {"feval": self._metric(rounds.region), "callbacks": [lightgbm.record_evaluation(curve)]}
+        booster = lightgbm.train(parameters, data, rounds.number, init_model=rounds.start, **watched)
+        return booster, next(iter(curve["held"].values())) if rounds.held is not None else []
 
     def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
         """Return raw scores."""
-        scores: Floats = booster.predict(_matrix(X), raw_score=True, num_iteration=rounds)
+        scores: Floats = booster.predict(_known_form(X), raw_score=True, num_iteration=rounds)
         return scores
 
     def importances(self, booster: Any) -> Floats:
         """Return gains."""
         return _shares(booster.feature_importance("gain"))
+
+    def _data(self, rows: WeightedRows, reference: Any = None) -> Any:
+        options = {"weight": rows.weight_or_none, "reference": reference, "free_raw_data": False}
+        dataset = import_extra("lightgbm", BOOSTING).Dataset
+        return dataset(_known_form(rows.X), rows.positive.astype(np.float64), **options)
 
 
 class XGBoost(Library):
@@ -126,32 +112,23 @@ class XGBoost(Library):
 
     name = "xgboost"
 
-    def train(
-        self,
-        rows: WeightedRows,
-        rounds: int,
-        *,
-        objective: TPAUCObjective | None = None,
-        start: Any = None,
-        held: WeightedRows | None = None,
-        metric: Callable[..., Any] | None = None,
-    ) -> tuple[Any, list[float]]:
-        """Return a booster and the metric by round."""
-        xgboost = import_extra("xgboost", _EXTRA)
+    def train(self, rounds: Rounds) -> tuple[Any, list[float]]:
+        """Return a booster and the partial AUC by round."""
+        xgboost = import_extra("xgboost", BOOSTING)
         fixed = {"verbosity": 0, "disable_default_eval_metric": True}
         parameters = {**fixed, **self.options, "seed": self.seed, "objective": "binary:logistic"}
-        watched: dict[str, Any] = {}
-        found: dict[str, Any] = {}
-        if held is not None:
-            watched = {"evals": [(self._matrix(held), "held")], "custom_metric": metric, "evals_result": found}
-            watched["verbose_eval"] = False
-        data = self._matrix(rows)
-        booster = xgboost.train(parameters, data, rounds, obj=objective, xgb_model=start, **watched)
-        return booster, next(iter(found["held"].values())) if held is not None else []
+        watched: dict[str, object] = {}
+        curve: dict[str, dict[str, list[float]]] = {}
+        if rounds.held is not None:
+            watched = {"evals": [(self._data(rounds.held), "held")], "evals_result": curve, "verbose_eval": False}
+            watched["custom_metric"] = self._metric(rounds.region)
+        options = {"obj": rounds.objective, "xgb_model": rounds.start, **watched}
+        booster = xgboost.train(parameters, self._data(rounds.rows), rounds.number, **options)
+        return booster, next(iter(curve["held"].values())) if rounds.held is not None else []
 
     def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
         """Return raw scores."""
-        matrix = import_extra("xgboost", _EXTRA).DMatrix(in_float32(X))
+        matrix = import_extra("xgboost", BOOSTING).DMatrix(in_float32(X))
         scores = booster.predict(matrix, output_margin=True, iteration_range=(0, rounds or 0))
         return np.asarray(scores, dtype=np.float64)
 
@@ -160,15 +137,15 @@ class XGBoost(Library):
         found = booster.get_score(importance_type="total_gain")
         return _shares(np.array([found.get(f"f{column}", 0.0) for column in range(booster.num_features())]))
 
-    def _matrix(self, rows: WeightedRows) -> Any:
-        xgboost = import_extra("xgboost", _EXTRA)
-        return xgboost.DMatrix(in_float32(rows.X), rows.positive.astype(np.float64), weight=rows.weight_or_none)
+    def _data(self, rows: WeightedRows) -> Any:
+        matrix = import_extra("xgboost", BOOSTING).DMatrix
+        return matrix(in_float32(rows.X), rows.positive.astype(np.float64), weight=rows.weight_or_none)
 
 
 LIBRARIES: Mapping[str, type[Library]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
 
 
-def _matrix(X: Any) -> Any:
+def _known_form(X: Any) -> Any:
     """Return numbers in a form that LightGBM knows, which sparse arrays are not."""
     return csr_matrix(X) if issparse(X) else X
 
@@ -251,16 +228,16 @@ class BoostedFit:
         booster = self._train(rows, number, regional=kind).booster
         return Boosted(booster, number, kind, points, rows.part(judged), scores[judged])
 
-    def _train(self, rows: WeightedRows, rounds: int, *, regional: bool, held: WeightedRows | None = None) -> _Trial:
+    def _train(self, rows: WeightedRows, number: int, *, regional: bool, held: WeightedRows | None = None) -> _Trial:
         """Return a booster, and the partial AUC of held-out rows after each round."""
-        metric = tpauc_metric(self.library.name, min_tpr=self.region[0], max_fpr=self.region[1])
-        watched: dict[str, Any] = {"held": held, "metric": metric}
-        before = min(self.before, rounds) if regional else rounds
-        booster, curve = self.library.train(rows, before, **watched) if before else (None, [])
-        if before < rounds:
-            objective = self.objective()
-            booster, rest = self.library.train(rows, rounds - before, objective=objective, start=booster, **watched)
-            curve = [*curve, *rest]
+        before = min(self.before, number) if regional else number
+        booster, curve = None, list[float]()
+        if before:
+            booster, curve = self.library.train(Rounds(rows, before, self.region, held=held))
+        if before < number:
+            rest = Rounds(rows, number - before, self.region, self.objective(), booster, held)
+            booster, after = self.library.train(rest)
+            curve = [*curve, *after]
         return _Trial(booster, curve)
 
     def _parts(self, rows: WeightedRows, hashes: Array, random: np.random.RandomState) -> list[Array]:
