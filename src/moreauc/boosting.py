@@ -135,7 +135,7 @@ class TPAUCObjective:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _seen=WeakKeyDictionary())
 
-    def __call__(self, first: Any, second: Any, sample_weight: Any = None) -> tuple[Floats, Floats]:
+    def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> tuple[Floats, Floats]:
         """Return gradient and Hessian diagonal, of `(scores, data)` or of `(y_true, scores, sample_weight)`."""
         labels, scores, weight, data = _arguments(first, second, sample_weight)
         positive, weight = _check_rows("tpauc_objective", labels, weight)
@@ -172,7 +172,7 @@ class TPAUCObjective:
         scale = float(scale_of(low, count=0.0 if weights[1] is None else weights[1].sum(), weight=weights[1]))
         return region_derivatives(high / scale, low / scale, self._surrogate, *self._region, *weights), scale
 
-    def _count(self, data: Any, scores: Floats, positive: NDArray[np.bool_], weight: Floats) -> tuple[int, float]:
+    def _count(self, data: object, scores: Floats, positive: NDArray[np.bool_], weight: Floats) -> tuple[int, float]:
         """Return how many rounds were done before this one and the offset of the log odds, and count this one."""
         if (scores == scores[0]).all():
             share = float(weight @ positive / weight.sum())
@@ -220,10 +220,10 @@ class TPAUCMetric:
 
     def __init__(self, library: str, min_tpr: float, max_fpr: float) -> None:
         self._library = library
-        self._region: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        self._region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
         self.__name__ = METRIC  # which XGBoost asks for
 
-    def __call__(self, first: Any, second: Any, sample_weight: Any = None) -> Any:
+    def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> Any:
         """Return what the library wants, of `(scores, data)` or of `(y_true, scores, sample_weight)`."""
         labels, scores, weight, data = _arguments(first, second, sample_weight)
         value = tpauc_score(np.asarray(labels).astype(np.int64), scores, sample_weight=weight, **self._region)
@@ -243,7 +243,7 @@ def _arguments(first: Any, second: Any, sample_weight: Any) -> tuple[Any, Floats
     return labels, np.asarray(scores, dtype=np.float64), weight, data
 
 
-def _check_rows(owner: str, labels: Any, sample_weight: Any) -> tuple[NDArray[np.bool_], Floats]:
+def _check_rows(owner: str, labels: ArrayLike, sample_weight: ArrayLike | None) -> tuple[NDArray[np.bool_], Floats]:
     """Return which rows are positive, and their weights, 1 each where there are none."""
     values = np.asarray(labels)
     positive = values == 1

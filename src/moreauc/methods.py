@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "build"]
 
 TaskName = Literal["rows", "bags", "groups"]
-Grid = Mapping[str, tuple[Any, ...]]
+Grid = Mapping[str, tuple[object, ...]]
 
 BOOSTING = "boosting"  # the extra that brings LightGBM and XGBoost
 ADVICE = f"is not installed; pip install 'moreauc[{BOOSTING}]' brings it"  # said of a method whose package is missing
@@ -78,7 +78,7 @@ class Entry:
 class Method(Entry):
     """A loss to train with."""
 
-    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of its class
+    options: Mapping[str, object] = field(default_factory=dict)  # keyword arguments of its class
     # what the loss is built from besides its options: of `labels`, `min_tpr`, `max_fpr`, `pooling` (tasks of labels),
     # `num_groups`, `top_k`, `group_sizes` and `num_samples` (groups)
     takes: tuple[str, ...] = ("labels",)
@@ -289,7 +289,7 @@ class Baseline(Entry):
 
     equal_groups: bool = False  # whether rows are weighted so that each group counts the same
 
-    def make(self, options: Mapping[str, Any], seed: int) -> Any:
+    def make(self, options: Mapping[str, object], seed: int) -> Any:
         """Return an unfitted classifier."""
         return self.maker(options, seed)
 

@@ -11,7 +11,7 @@ Reference: Ilse, Tomczak and Welling, Attention-based Deep Multiple Instance Lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -166,7 +166,7 @@ class MeanScore(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+    def forward(self, *inputs: object, **named: object) -> Tensor:
         """Return the mean of the members' outputs."""
         return torch.stack([member(*inputs, **named) for member in self.members]).mean(0)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
 
 from moreauc._checks import check_real, check_region, floor_count
 from moreauc.data.texts import MAJORITY, class_text, positive_class
@@ -152,7 +153,7 @@ class TwoClassScorer(ClassifierMixin, Scorer):  # type: ignore[misc]
     threshold_: float
     platt_: PlattScaling
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags

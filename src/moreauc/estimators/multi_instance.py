@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -91,9 +92,9 @@ class BagFit(NetworkFit[BagTask]):
         self.scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         return PreparedBags(source, targets.cpu(), self.scale)
 
-    def _make_module(self, data: Data, task: BagTask, loss: Any, seed: int, number: int) -> nn.Module:
+    def _make_module(self, data: Data, task: BagTask, loss: nn.Module, seed: int, number: int) -> nn.Module:
         shape = self.form.shape
-        self.pooling = loss.pooling
+        self.pooling = cast(Pooling, loss.pooling)
         if self.module is None and len(shape) > 1:
             raise ValueError(
                 f"{self.owner}: module must be given for instances that are not vectors, got shape {shape}"
@@ -282,7 +283,7 @@ class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
             threshold=self.threshold_,
         )
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = False
         return tags

@@ -355,7 +355,7 @@ class NetworkFit(ABC, Generic[TaskT]):
         """Return the inputs of all rows or bags, scaled and encoded by statistics of the training part."""
 
     @abstractmethod
-    def _make_module(self, data: Data, task: TaskT, loss: Any, seed: int, number: int) -> nn.Module:
+    def _make_module(self, data: Data, task: TaskT, loss: nn.Module, seed: int, number: int) -> nn.Module:
         """Return the network of the ensemble's member `number`, counted from 0."""
 
     @abstractmethod

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
-from sklearn.utils import _safe_indexing, column_or_1d
+from sklearn.utils import Tags, _safe_indexing, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
@@ -67,7 +67,7 @@ class Ranker(TwoClassScorer):
     _precision: ClassVar[type[np.floating[Any]]] = np.float64  # of what is returned
     preprocessor_: TableEncoder | None
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.sparse = True
         return tags

@@ -122,7 +122,7 @@ class RowFit(TableFit[RowTask]):
             module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
         return self._build_module(module, data.inputs.shape[1], seed=seed)
 
-    def _logistic(self, module: Any, data: Data, strengths: Sequence[float]) -> Iterator[tuple[Tensor, float]]:
+    def _logistic(self, module: BinnedMLP, data: Data, strengths: Sequence[float]) -> Iterator[tuple[Tensor, float]]:
         """Yield weights and bias of logistic regression on the inputs as a network has them, for each `C`."""
         inputs: Any = data.inputs
         if isinstance(inputs, Tensor):
@@ -143,10 +143,10 @@ class RowFit(TableFit[RowTask]):
         if not self._begins_as(0) or not all(len(held) for _, held in splits):
             return
         points = dict.fromkeys(product((0.0, *_SHARES), _STRENGTHS), 0.0)
-        area: dict[str, Any] = {"min_tpr": 0.0, "max_fpr": 1.0}
+        region = {"min_tpr": 0.0, "max_fpr": 1.0}
         models: list[tuple[Any, dict[float, tuple[Tensor, float]]]] = []
         for member, (train, held) in zip(members, splits, strict=True):
-            network: Any = member.model
+            network = cast(BinnedMLP, member.model)
             other, linear = data.part(held), {}
             own = self._raw_scores(network, other.inputs)
             for C, found in zip(_STRENGTHS, self._logistic(network, data.part(train), _STRENGTHS), strict=True):
@@ -157,7 +157,7 @@ class RowFit(TableFit[RowTask]):
                 linear[C] = found[0] * scale, found[1] * scale
                 for share in (0.0, *_SHARES):
                     mixed = (1.0 - share) * own + share * scale * scores
-                    points[share, C] += tpauc_score(other.values, mixed, **area, sample_weight=other.weights)
+                    points[share, C] += tpauc_score(other.values, mixed, **region, sample_weight=other.weights)
             models.append((network, linear))
         share, C = max(points, key=points.__getitem__)  # the smallest share of equal ones
         for network, linear in models:

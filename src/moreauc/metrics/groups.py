@@ -276,10 +276,10 @@ def group_table(
     sorted_by: Literal["loss", "accuracy", "auc", "size"] = "size"
     badness = -sizes.astype(np.float64)
     loss = accuracy = auc = None
-    if y_score is not None:
+    if y_true is not None and y_score is not None:
         auc = _aucs(owner, y_true, y_score, members, sample_weight)
         sorted_by, badness = "auc", auc
-    if y_pred is not None:
+    if y_true is not None and y_pred is not None:
         accuracy = _accuracies(owner, y_true, y_pred, members, sample_weight)
         sorted_by, badness = "accuracy", accuracy
     if losses is not None:
@@ -301,7 +301,7 @@ def check_names(owner: str, names: Sequence[str] | None, count: int) -> list[str
     return [str(name) for name in names]
 
 
-def _means(owner: str, name: str, values: Any, members: Members, sample_weight: Any) -> Values:
+def _means(owner: str, name: str, values: ArrayLike, members: Members, sample_weight: ArrayLike | None) -> Values:
     vector = as_vector(owner, name, values).astype(np.float64)
     check_finite(owner, name, vector)
     _check_rows(owner, name, vector, members)
@@ -316,7 +316,9 @@ def _means(owner: str, name: str, values: Any, members: Members, sample_weight: 
     return np.divide(summed, total, out=means, where=total > 0)
 
 
-def _accuracies(owner: str, y_true: Any, y_pred: Any, members: Members, sample_weight: Any) -> Values:
+def _accuracies(
+    owner: str, y_true: ArrayLike, y_pred: ArrayLike, members: Members, sample_weight: ArrayLike | None
+) -> Values:
     true, predicted = _classes(owner, "y_true", y_true), _classes(owner, "y_pred", y_pred)
     check_length(owner, "y_pred", predicted, "y_true", true)
     if (true.dtype.kind in "biuf") != (predicted.dtype.kind in "biuf"):
@@ -324,7 +326,9 @@ def _accuracies(owner: str, y_true: Any, y_pred: Any, members: Members, sample_w
     return _means(owner, "y_true", (true == predicted).astype(np.float64), members, sample_weight)
 
 
-def _aucs(owner: str, y_true: Any, y_score: Any, members: Members, sample_weight: Any) -> Values:
+def _aucs(
+    owner: str, y_true: ArrayLike, y_score: ArrayLike, members: Members, sample_weight: ArrayLike | None
+) -> Values:
     split_classes(owner, y_true, y_score, sample_weight)  # everything is checked before the first group
     labels, scores = as_vector(owner, "y_true", y_true), as_vector(owner, "y_score", y_score)
     weight = None if sample_weight is None else as_vector(owner, "sample_weight", sample_weight)
@@ -339,7 +343,7 @@ def _aucs(owner: str, y_true: Any, y_score: Any, members: Members, sample_weight
     return found
 
 
-def _mean_of_worst(owner: str, values: Values, top_k: Any, *, highest: bool) -> float:
+def _mean_of_worst(owner: str, values: Values, top_k: float | None, *, highest: bool) -> float:
     """Return the mean of the `top_k` worst values; called by the public functions only, for the line of a warning."""
     defined = np.sort(values[~np.isnan(values)])
     if top_k is not None:
@@ -359,7 +363,7 @@ def _check_rows(owner: str, name: str, vector: Array, members: Members) -> None:
         raise ValueError(f"{owner}: {name} must be as long as groups, {members.num_rows}, got {len(vector)}")
 
 
-def _classes(owner: str, name: str, values: Any) -> Array:
+def _classes(owner: str, name: str, values: ArrayLike) -> Array:
     array: Array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     if array.ndim != 1:
         raise ValueError(f"{owner}: {name} must have shape (n,), got {array.shape}")

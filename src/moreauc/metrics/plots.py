@@ -244,7 +244,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
 
 
-def _rank(source: Any, names: Sequence[str] | None, limit: float | None, top_k: Any) -> _Ranked:
+def _rank(source: Any, names: Sequence[str] | None, limit: float | None, top_k: float | None) -> _Ranked:
     if isinstance(source, GroupTable):
         if source.loss is None:
             raise ValueError(f"{_GROUPS}: table_or_losses must have losses, got a table without")

@@ -136,7 +136,7 @@ class Classes(NamedTuple):
     negative_weight: Array | None = None
 
 
-def as_vector(owner: str, name: str, value: Any) -> Array:
+def as_vector(owner: str, name: str, value: ArrayLike) -> Array:
     """Return `value` (array, tensor on any device, sequence) as a vector of real numbers of its own precision.
 
     Integers stay integers: their order would not survive rounding to floats.
@@ -166,9 +166,9 @@ def check_length(owner: str, name: str, value: Array, other_name: str, other: Ar
 
 def split_classes(
     owner: str,
-    y_true: Any,
-    y_score: Any,
-    sample_weight: Any = None,
+    y_true: ArrayLike,
+    y_score: ArrayLike,
+    sample_weight: ArrayLike | None = None,
     *,
     names: tuple[str, str] = ("y_true", "y_score"),
     allow_empty: bool = False,
@@ -191,7 +191,7 @@ def split_classes(
     return Classes(scores.take(upper), scores.take(lower), weight.take(upper), weight.take(lower))
 
 
-def check_weight(owner: str, sample_weight: Any, other_name: str, other: Array) -> Array:
+def check_weight(owner: str, sample_weight: ArrayLike, other_name: str, other: Array) -> Array:
     """Return weights of at least 0 as float64, as many as `other` has entries."""
     weight = as_vector(owner, "sample_weight", sample_weight).astype(np.float64)
     check_length(owner, "sample_weight", weight, other_name, other)

@@ -8,7 +8,6 @@ that ties are never rewarded, and a constant model gets what random scores get o
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -108,7 +107,7 @@ def bedroc_score(y_true: ArrayLike, y_score: ArrayLike, *, alpha: float = 20.0) 
     return min(1.0, max(0.0, (rie - lowest) / (highest - lowest)))
 
 
-def _blocks(owner: str, y_true: Any, y_score: Any) -> tuple[Array, Array]:
+def _blocks(owner: str, y_true: ArrayLike, y_score: ArrayLike) -> tuple[Array, Array]:
     """Return positives and rows of each score, the highest score first."""
     classes = split_classes(owner, y_true, y_score)
     scores = np.concatenate([classes.positives, classes.negatives])
