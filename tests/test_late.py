@@ -24,6 +24,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
+def late(criterion):
+    criterion.checks = "late"
+    return criterion
+
+
 def arguments(case, number, dtype=torch.float64, *, training=True, device="cpu"):
     batch = {
         name: (value.to(dtype) if name in case.values else value).to(device)
@@ -161,8 +166,7 @@ def test_numbers_that_overflow_are_found():
 
 @pytest.mark.parametrize("look", [lambda c: c.state_dict(), lambda c: c.check()], ids=["state_dict", "check"])
 def test_looking_on_purpose_raises_once(look):
-    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    criterion.checks = "late"
+    criterion = late(TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6))
     one_class(criterion)
     with pytest.raises(ValueError, match="got only 0"):
         look(criterion)
@@ -170,8 +174,7 @@ def test_looking_on_purpose_raises_once(look):
 
 
 def test_a_call_that_is_no_longer_remembered_is_named_all_the_same():
-    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    criterion.checks = "late"
+    criterion = late(TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6))
     one_class(criterion)
     criterion._pending.forget()
     with pytest.raises(ValueError, match=r"labels must hold both 0 and 1, got only one of them; .* \(in call 1, "):
@@ -236,8 +239,7 @@ def test_a_module_of_the_user_inside_a_loss_is_called_after_all_has_been_looked_
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["copy", "pickle"])
 def test_copies_count_calls_on(duplicate):
-    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    criterion.checks = "late"
+    criterion = late(TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6))
     batch = torch.zeros(6), LABELS[:6], torch.arange(6)
     criterion(*batch)
     twin = duplicate(criterion)
@@ -282,8 +284,7 @@ def test_flags_travel_without_waiting(monkeypatch):
 
 
 def test_in_a_graph_the_host_stays_away(monkeypatch):
-    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    criterion.checks = "late"
+    criterion = late(TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6))
     monkeypatch.setattr(_base, "capturing", lambda values: True)
     one_class(criterion)
     one_class(criterion)  # raises nothing
@@ -361,8 +362,7 @@ if torch.cuda.is_available():
 
 def test_an_epoch_does_not_end_before_its_errors_are_told():
     model, labels = torch.nn.Linear(2, 1), LABELS[:6]
-    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    criterion.checks = "late"
+    criterion = late(TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6))
     batch = torch.randn(6, 2), labels, torch.arange(6)
     fit(model, criterion, [batch], epochs=1)
     with pytest.raises(ValueError, match="index must not repeat a row"):
@@ -420,18 +420,10 @@ def test_a_threshold_that_should_stay_does_so_for_every_number_of_positives(dtyp
         criterion.checks = "late"
         criterion(torch.zeros(len(labels), dtype=dtype), labels, torch.arange(len(labels)))
         assert criterion.s_prime == 0.0, number
-
-
-@pytest.mark.parametrize("memberships", [False, True])
-def test_a_threshold_over_groups_that_should_stay_does_so(memberships):
-    for number in range(2, 33):
-        criterion = GroupDROLoss(number, top_k=number, threshold_lr=1.0)
-        criterion.checks = "late"
-        groups = torch.arange(3 * number) % number
-        if memberships:
-            groups = torch.nn.functional.one_hot(groups)
-        criterion(torch.ones(3 * number), groups)
-        assert criterion.s == 0.0, number
+        for groups in (ids := torch.arange(3 * number) % number, torch.nn.functional.one_hot(ids)):
+            over_groups = late(GroupDROLoss(number, top_k=number, threshold_lr=1.0)).to(dtype)
+            over_groups(torch.ones(3 * number, dtype=dtype), groups)
+            assert over_groups.s == 0.0, number
 
 
 @pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "logistic", "sigmoid"])
@@ -448,11 +440,6 @@ def test_the_negative_at_the_quantile_pulls_nothing(surrogate, gamma):
         for call in (criterion, criterion.eval()):
             call(scores, labels, torch.arange(14), scores.detach()).backward()
             assert not scores.grad.any()
-
-
-def late(criterion):
-    criterion.checks = "late"
-    return criterion
 
 
 def test_refused_calls_are_counted():

@@ -63,16 +63,6 @@ class LabelledCriterion(Criterion):
         num_positives: positives in the training set.
         num_negatives: negatives in the training set.
         position: for each row of the set its number among the positives, -1 for a negative; a buffer.
-
-    Shape:
-        - scores: `(B,)`, raw model outputs, finite
-        - labels: `(B,)`, 0/1; index: `(B,)`, row numbers of the training set, in training mode no repeats
-        - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or, unless the leaf
-            says otherwise, in the batch, NaN or infinite scores, an index out of range, repeated or not labelled as in
-            the set, and shapes that differ; before any state has changed.
     """
 
     position: Tensor

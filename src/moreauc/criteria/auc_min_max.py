@@ -53,11 +53,7 @@ class AUCMinMaxLoss(PairCriterion):
         theta: dual variable, at least 0, likewise.
         positive_rate: :math:`p`.
 
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = AUCMinMaxLoss(torch.tensor([0, 1]), link="identity", dual_lr=1.0)

@@ -31,11 +31,7 @@ class AUCSquaredHingeLoss(PairCriterion):
         sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
             weights. Both means become weighted ones.
 
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = AUCSquaredHingeLoss(torch.tensor([0, 1, 0]), link="identity")

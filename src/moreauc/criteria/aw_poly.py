@@ -36,11 +36,7 @@ class AWPolyLoss(PairCriterion):
         margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized", applied to the scores in :math:`\ell`.
 
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = AWPolyLoss(torch.tensor([0, 1]), power=1.0)

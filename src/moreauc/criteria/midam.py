@@ -62,14 +62,6 @@ class MIDAMLoss(AUCMinMaxLoss):
         dual_lr: step size of :math:`a, b, \theta`, at least 0.
         update_order: "before" or "after", see above.
 
-    Attributes:
-        v: rows of the bags as `moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
-        bag_scores: the pooled scores :math:`p(v_i)` that the rows stand for, shape `(n,)`.
-        a: tracks the mean of the positive bags, a 0-d tensor; it starts at 0.
-        b: tracks the mean of the negative bags, likewise.
-        theta: dual variable, at least 0, likewise.
-        pooling: the :class:`~moreauc.core.pooling.Pooling`.
-
     Shape:
         - instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and attention logit
         - bag: `(T,)`, position in the batch of each instance's bag, in any order

@@ -40,11 +40,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
             weights. The lowest and highest rows are then those with this share of the
             batch's weight, the last of them in part.
 
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> labels = torch.tensor([0, 1, 0, 1])

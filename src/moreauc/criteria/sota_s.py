@@ -63,11 +63,7 @@ class SOTAsLoss(PairCriterion):
         log_u: logarithms of the rows, one for each positive in order of appearance in `labels`; 0 where not visited.
         log_v: logarithm of the outer average, a 0-d tensor; 0 before the first call.
 
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = SOTAsLoss(torch.tensor([0, 1]), temperature_negatives=0.5, link="identity")

@@ -63,11 +63,7 @@ class STACOLoss(PairCriterion):
         s: thresholds of the positives, in the same order; they start at 0.
         s_prime: threshold over the positives, a 0-d tensor; it starts at 0.
 
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> import torch
