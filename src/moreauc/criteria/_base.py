@@ -347,9 +347,14 @@ def rule_attribute(table: str, name: str, doc: str) -> property:
     return property(get, put, doc=doc)
 
 
-def number_attribute(name: str, doc: str, *, high: float = math.inf, low_open: bool = False) -> property:
-    """Return a property for a number of a loss, at least (`low_open`: above) 0, which schedules may change."""
-    place = f"_number_{name}"
+def number_attribute(
+    name: str, doc: str, *, high: float = math.inf, low_open: bool = False, place: str | None = None
+) -> property:
+    """Return a property for a number of a loss, at least (`low_open`: above) 0, which schedules may change.
+
+    The loss holds it in the attribute `place`, by default its name after an underscore.
+    """
+    place = f"_{name}" if place is None else place
 
     def get(self: Criterion) -> float:
         return float(getattr(self, place))

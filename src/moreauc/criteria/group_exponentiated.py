@@ -76,7 +76,8 @@ class ExponentiatedGroupDROLoss(Criterion):
 
     label_buffers: ClassVar[tuple[str, ...]] = ()
 
-    step = number_attribute("step", "Step size of the weights, at least 0.")
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_rate",)  # this is `step`
+    step = number_attribute("step", "Step size of the weights, at least 0.", place="_rate")
 
     def __init__(self, num_groups: int, *, step: float = 0.01) -> None:
         super().__init__()
