@@ -6,6 +6,7 @@ so that processes are started once for everything.
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from dataclasses import dataclass, field
@@ -507,6 +508,7 @@ def work(rank: int, world: int, folder: str) -> None:
 
 def watched_alone(rank: int, world: int, folder: str) -> None:
     """Run the program of a folder in one process."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.argv = ["watched.py", "0", "--out", f"{folder}/alone", "--epochs", "3"]
     runpy.run_path(f"{folder}/watched.py")
 

@@ -503,20 +503,11 @@ torch.save(end, os.path.join(path, f"end-{{os.environ.get('RANK', 'alone')}}.pt"
 
 
 def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run two processes; one that waited for a dead one would wait for half an hour, not for the time given here."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        script,
-        *arguments,
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    """Run two processes on the CPU; one that waited for a dead one would wait for half an hour, not for 300 s."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, *arguments]
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
-        [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=300, check=False
+        list(map(str, command)), env={**os.environ, **own}, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from moreauc.app.cli import app
-from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier, base
+from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier, network_fit
 from moreauc.train import UntrainedWarning
 from moreauc.train import loop as train
 
@@ -86,7 +86,7 @@ def test_the_command_says_so_in_every_place(words, titles, tmp_path, monkeypatch
         history.best_epoch = -1
         return history
 
-    monkeypatch.setattr(base, "fit", untrained)
+    monkeypatch.setattr(network_fit, "fit", untrained)
     command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--out", tmp_path / "run", "--epochs", 1, *words]
     result = CliRunner().invoke(app, [str(word) for word in command])
     assert result.exit_code == 0, result.output
