@@ -24,8 +24,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from experiments.studies.defaults import split_table
+from moreauc._registry import MODELS
 from moreauc.estimators.auto import KINDS
-from moreauc.methods import MODELS
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.tasks.rows import RowTask

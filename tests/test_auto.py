@@ -113,7 +113,7 @@ def test_groups_are_on_one_side():
 
 
 def test_trees_are_left_out_where_lightgbm_is_missing(monkeypatch):
-    monkeypatch.setattr("moreauc.methods.find_spec", lambda name: None)
+    monkeypatch.setattr("moreauc._registry.find_spec", lambda name: None)
     X, y = table(rows=200)
     with pytest.warns(UserWarning, match=r"boosted trees are left out: LightGBM is not installed.*moreauc\[boosting\]"):
         options = {name: FAST[name] for name in ("mlp", "forest")}

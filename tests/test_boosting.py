@@ -15,7 +15,8 @@ import pytest
 import torch
 from sklearn.datasets import make_classification
 
-from moreauc.boosting import TPAUCBooster, tpauc_metric, tpauc_objective
+from moreauc import TPAUCBooster
+from moreauc.boosting import tpauc_metric, tpauc_objective
 from moreauc.core.surrogates import get_surrogate
 from moreauc.metrics import tpauc_score
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from moreauc._registry import METHODS, method_names
 from moreauc.app.cli import compare
 from moreauc.app.cli import console as cli_console
 from moreauc.app.cli.console import progress_bar
@@ -23,7 +24,6 @@ from moreauc.app.cli.options import REGION
 from moreauc.app.cli.saved import load_model, run_folder
 from moreauc.app.tables.files import write_table
 from moreauc.estimators import TPAUCClassifier
-from moreauc.methods import METHODS, method_names
 from tests.cli_cases import FILES, call, groups_table, rows_table, snapshot, train
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

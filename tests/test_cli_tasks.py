@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from moreauc._registry import BASELINES, METHODS
 from moreauc.app.cli.saved import load_model
 from moreauc.app.tables.files import write_table
 from moreauc.app.tables.rows import draw_test_rows
 from moreauc.estimators import TPAUCAuto, TPAUCLinear
-from moreauc.methods import BASELINES, METHODS
 from moreauc.metrics import tpauc_score
 from tests.cli_cases import CASES, FILES, REGION, Run, call, done, groups_table, score_by_hand, snapshot, train
 

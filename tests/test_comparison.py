@@ -15,12 +15,12 @@ from sklearn.model_selection import StratifiedKFold
 from test_estimators import make_bags
 
 from moreauc._checks import NotFiniteError
+from moreauc._registry import BASELINES, METHODS, NETWORK_GRID, every_method
 from moreauc.app.baselines import BagStatistics, group_weights
 from moreauc.app.cli.compare import tie_warnings
 from moreauc.app.comparison import Candidate, Comparison, Table, candidates, network
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCBooster, TPAUCClassifier
-from moreauc.methods import BASELINES, METHODS, NETWORK_GRID, every_method
 from moreauc.metrics import tpauc_score
 
 REGION = (0.5, 0.5)

@@ -16,8 +16,9 @@ from experiments import __main__ as command_line
 from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import bags, convergence, groups, load_studies
 from moreauc._checks import NotFiniteError
+from moreauc._registry import BASELINES, METHODS
 from moreauc.data import digit_bags, planted_groups
-from moreauc.methods import BASELINES, METHODS, build
+from moreauc.methods import build
 from moreauc.train import fit
 
 DATA = os.environ.get("MOREAUC_DATA")

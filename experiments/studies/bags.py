@@ -22,12 +22,13 @@ from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import mean_and_std, show, split_rows, tune
 from moreauc._checks import NotFiniteError
+from moreauc._registry import BASELINES, METHODS
 from moreauc.app.comparison import baseline
 from moreauc.app.report.bag_figures import plot_instance_weights
 from moreauc.app.report.pages import Report, Section, as_image
 from moreauc.core.pooling import PoolingName
 from moreauc.data import BagBatches, BagEvaluation, Bags, digit_bags, instance_outputs, instance_weights
-from moreauc.methods import BASELINES, METHODS, build
+from moreauc.methods import build
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores
 from moreauc.models import InstanceMLP

@@ -16,9 +16,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from moreauc import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCForest, TPAUCLinear
+from moreauc._registry import BASELINES
 from moreauc.app.comparison import Region
 from moreauc.data.tabular import TableEncoder
-from moreauc.methods import BASELINES
 
 Options = Mapping[str, Any]
 Inputs: TypeAlias = NDArray[np.float64] | pd.DataFrame | csr_array | list[NDArray[np.float64]]

@@ -20,13 +20,14 @@ from experiments.data.groups import load_adult, load_compas
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import mean_and_std, show, split_rows, tune
+from moreauc._registry import BASELINES, METHODS
 from moreauc.app.baselines import group_weights
 from moreauc.app.comparison import baseline
 from moreauc.app.report.pages import Report, Section
 from moreauc.data import TensorBatches, planted_groups
 from moreauc.data.examples import GroupData
 from moreauc.data.tabular import TableEncoder
-from moreauc.methods import BASELINES, METHODS, build
+from moreauc.methods import build
 from moreauc.metrics import group_accuracy, group_loss, group_values
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, ShuffledSampler

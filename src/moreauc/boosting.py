@@ -2,15 +2,14 @@ r"""Gradient-boosted trees for the two-way partial AUC: an objective and a metri
 
 - :func:`tpauc_objective`: the loss over the region, of the whole training set, as a custom objective;
 - :func:`tpauc_metric`: the two-way partial AUC as evaluation metric, for early stopping;
-- :class:`TPAUCBooster`: a scikit-learn classifier that uses both.
+- :class:`~moreauc.TPAUCBooster`: a scikit-learn classifier that uses both.
 
 Neither library is imported here: the objective and the metric are plain functions of arrays.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,23 +22,13 @@ from moreauc.core.region import region_derivatives
 from moreauc.core.surrogates import SmoothRamp, SquaredHinge, get_surrogate, scale_of
 from moreauc.metrics import tpauc_score
 
-if TYPE_CHECKING:
-    from moreauc.estimators.boosted import TPAUCBooster
-
-__all__ = ["TPAUCBooster", "tpauc_metric", "tpauc_objective"]
+__all__ = ["tpauc_metric", "tpauc_objective"]
 
 Floats = NDArray[np.float64]
 METRIC = "auc_two_way"  # XGBoost takes metrics for such that fall unless their names begin so
 # What follows came out of trials on the tables that docs/boosting.md names.
 MARGIN, WIDEN, LOG_LOSS_WEIGHT, LOG_LOSS_ROUNDS = 1.0, 0.5, 30.0, 0
 _LEAST = 1e-12  # of second derivatives
-
-
-def __getattr__(name: str) -> Any:
-    """Load the estimator on first use: its module imports this one."""
-    if name == "TPAUCBooster":
-        return import_module("moreauc.estimators.boosted").TPAUCBooster
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def tpauc_objective(

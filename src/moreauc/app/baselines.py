@@ -19,12 +19,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
+from moreauc._registry import BASELINES
 from moreauc.app.tables.base import Inputs, T
 from moreauc.app.tables.rows import TwoClassTask
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.decisions import choose_threshold
-from moreauc.methods import BASELINES
 from moreauc.tasks.bags import BagsLike, as_bags
 
 Array = NDArray[Any]

@@ -22,11 +22,7 @@ from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import NotFiniteError, check_count, check_region, floor_count
-from moreauc._system import one_thread
-from moreauc.app.baselines import scores_of
-from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
-from moreauc.data.tabular import same_rows
-from moreauc.methods import (
+from moreauc._registry import (
     BASELINES,
     METHODS,
     MODELS,
@@ -39,6 +35,10 @@ from moreauc.methods import (
     load,
     method_names,
 )
+from moreauc._system import one_thread
+from moreauc.app.baselines import scores_of
+from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
+from moreauc.data.tabular import same_rows
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags

@@ -12,12 +12,12 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import check_real
+from moreauc._registry import ADVICE, MODELS
 from moreauc.data.tabular import same_rows
 from moreauc.estimators.base import Array, Random
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description, ModelScore
 from moreauc.estimators.ranker import Ranker, TrainingRows
-from moreauc.methods import ADVICE, MODELS
 from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.metrics.ranking import tpauc_score
 from moreauc.tasks.rows import RowTask

@@ -18,13 +18,13 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from moreauc._checks import NotFiniteError, check_count
+from moreauc._registry import METHODS, TaskName
 from moreauc.data.duplicates import Codes, number_equal
 from moreauc.data.schema import TypedFrame, learn_frame, warn_of_doubts
 from moreauc.data.tables import as_frame
 from moreauc.data.tabular import check_exact
 from moreauc.data.texts import check_apart
 from moreauc.estimators.description import Description
-from moreauc.methods import METHODS, TaskName
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -12,12 +12,12 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from moreauc._checks import floor_count
+from moreauc._registry import BOOSTING
 from moreauc._system import import_extra
 from moreauc.boosting import TPAUCMetric, TPAUCObjective, tpauc_metric
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.estimators.base import Array, Floats
 from moreauc.estimators.rows import WeightedRows, in_float32, merge_equal
-from moreauc.methods import BOOSTING
 
 _MANY = 50_000  # rows from which on one fold is held out, not each in turn
 _SMOOTH = 20  # scores are averaged over so small a part of the rounds on either side, since they are noisy

@@ -19,13 +19,14 @@ from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
+from moreauc._registry import METHODS
 from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
 from moreauc.data.duplicates import Codes
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, Floats, Random, Scorer, check_scores
-from moreauc.methods import METHODS, build
+from moreauc.methods import build
 from moreauc.metrics.ranking import TiedScoresWarning
 from moreauc.models import MeanScore
 from moreauc.optim.lbfgs import PenalizedLBFGS

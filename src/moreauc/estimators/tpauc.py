@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
+from moreauc._registry import METHODS
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.batches import as_inputs
 from moreauc.data.tabular import TableEncoder, same_rows
@@ -27,7 +28,6 @@ from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.network_fit import Member, NetworkFit, Phase, SavePlan, Split, TableFit, table_scores
 from moreauc.estimators.ranker import Ranker
-from moreauc.methods import METHODS
 from moreauc.metrics.ranking import tpauc_score
 from moreauc.models import MLP, BinnedMLP
 from moreauc.tasks.base import Data

@@ -14,12 +14,12 @@ from sklearn.utils import column_or_1d
 from torch import Tensor, nn
 
 from moreauc._checks import check_finite
+from moreauc._registry import TaskName
 from moreauc._settings import checksum
 from moreauc.data import BagBatches, BagEvaluation
 from moreauc.data.bags import Bags, ListBags
 from moreauc.data.tables import as_frame
 from moreauc.data.texts import check_apart
-from moreauc.methods import TaskName
 from moreauc.tasks.base import Array, Data
 from moreauc.tasks.rows import RankingTask, balanced_batches
 

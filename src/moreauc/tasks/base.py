@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from moreauc._registry import METHODS, Method, TaskName
 from moreauc._settings import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.bags import Bags
 from moreauc.data.batches import rows_at_once, tensors_of
 from moreauc.data.duplicates import Codes
-from moreauc.methods import METHODS, Method, TaskName
 
 Array = NDArray[Any]
 Random = np.random.RandomState | np.random.Generator

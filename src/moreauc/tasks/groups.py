@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from moreauc._registry import TaskName
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, few_kinds
 from moreauc.data.groups import hold_out
-from moreauc.methods import TaskName, build
+from moreauc.methods import build
 from moreauc.samplers.groups import GroupSampler, ShuffledSampler
 from moreauc.tasks.base import Array, Data, Random, Task
 from moreauc.tasks.goals import Classes, EpochChoice, Numbers

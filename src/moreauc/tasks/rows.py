@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import floor_count
+from moreauc._registry import TaskName
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, any_equal, few_kinds, take_together
-from moreauc.methods import TaskName, build
+from moreauc.methods import build
 from moreauc.samplers import PosNegSampler
 from moreauc.tasks.base import Array, Data, Random, Task
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_region
+from moreauc._registry import ADVICE, BASELINES, every_method, method_names
 from moreauc.app.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
 from moreauc.app.cli.options import CompareOptions, FitOptions
 from moreauc.app.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
@@ -23,7 +24,6 @@ from moreauc.app.tables.rows import RowTableTask
 from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.data.schema import learn_frame
 from moreauc.data.tables import TableError
-from moreauc.methods import ADVICE, BASELINES, every_method, method_names
 from moreauc.metrics.ranking import ties_text
 
 _LOGGER = logging.getLogger("moreauc.app.cli.compare")

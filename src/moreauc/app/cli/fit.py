@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_path, check_real, check_region
+from moreauc._registry import BASELINES, METHODS, MODELS, NETWORKS, OTHER_MODELS, Baseline, load
 from moreauc.app.baselines import fit_baseline
 from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.app.cli.options import SURROGATES, FitOptions
@@ -31,7 +32,6 @@ from moreauc.app.tables.groups import KINDS, GroupTableTask
 from moreauc.app.tables.molecules import CHOICES as MOLECULE_CHOICES
 from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.app.tables.rows import RowTableTask, TwoClassTask
-from moreauc.methods import BASELINES, METHODS, MODELS, NETWORKS, OTHER_MODELS, Baseline, load
 from moreauc.train import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.app.cli.fit")

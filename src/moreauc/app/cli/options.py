@@ -1,7 +1,7 @@
 """The options of the commands: names, types, defaults and help texts, one class for each command.
 
-Names of losses, models and baselines are those of :mod:`moreauc.methods`. Other names that options take are listed here
-once more, so that help and completion need not import what they name; a test compares them.
+Names of losses, models and baselines are those of the registry. Other names that options take are listed here once
+more, so that help and completion need not import what they name; a test compares them.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from moreauc.methods import METHODS, MODELS, OTHER_MODELS, method_names
+from moreauc._registry import METHODS, MODELS, OTHER_MODELS, method_names
 
 ROW_LOSSES, BAG_LOSSES, GROUP_LOSSES = METHODS.values()
 MODEL_NAMES = ("mlp", *OTHER_MODELS)

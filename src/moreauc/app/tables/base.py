@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pandas.util import hash_array
 from scipy.sparse import csr_array
 
+from moreauc._registry import TaskName
 from moreauc.app.report.pages import Section
 from moreauc.app.report.verdict import Evaluated
 from moreauc.app.tables.files import read_texts
@@ -27,7 +28,6 @@ from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.schema import Schema, TypedFrame, learn_file
 from moreauc.data.tables import TableError
 from moreauc.data.texts import normal_text
-from moreauc.methods import TaskName
 
 if TYPE_CHECKING:
     from moreauc.app.cli.options import FitOptions
