@@ -24,7 +24,8 @@ from experiments.models.side_by_side import SideBySide, SideBySideLoss
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.contrib.cuda_graphs import GraphedStep
 from moreauc.criteria import CrossEntropyLoss, PooledLoss
-from moreauc.data import BagBatches, BagInputs, FlatBags
+from moreauc.data import BagBatches, FlatBags
+from moreauc.data.bag_batches import BagInputs
 from moreauc.samplers import PosNegSampler
 from moreauc.train import train_step
 

@@ -44,7 +44,8 @@ from torture_runs import RUNS, train
 
 import moreauc.checkpoint.file as checkpoint_file
 from moreauc.app.report.pages import versions
-from moreauc.checkpoint import Checkpoints, CheckpointWarning, load_checkpoint
+from moreauc.checkpoint import Checkpoints, load_checkpoint
+from moreauc.checkpoint.folder import CheckpointWarning
 
 STAGES = ("outside", "writing", "flushing the file", "renaming", "flushing the folder", "removing an old file")
 NOT_STARTED = len(STAGES)  # the process has not come to its first save

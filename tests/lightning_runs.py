@@ -15,16 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.contrib.lightning import ResumableLoader, StatefulCriterion, criterion_loss, previous_iterate
 from moreauc.criteria import GroupedLoss
-from moreauc.data import (
-    BagBatches,
-    BagInputs,
-    BagSampler,
-    IndexedDataset,
-    ListBags,
-    SampledBags,
-    TensorBatches,
-    collate_bags,
-)
+from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
+from moreauc.data.bag_batches import BagInputs
 from moreauc.data.scoring import scores_of
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import GroupSampler, PosNegSampler

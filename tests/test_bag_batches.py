@@ -17,7 +17,6 @@ from moreauc.core.pooling import SmoothedMaxPooling
 from moreauc.data import (
     BagBatches,
     BagEvaluation,
-    BagInputs,
     BagSampler,
     FileBags,
     ListBags,
@@ -26,7 +25,7 @@ from moreauc.data import (
     collate_bags,
     instance_outputs,
 )
-from moreauc.data.bag_batches import BagKey, draw_rows
+from moreauc.data.bag_batches import BagInputs, BagKey, draw_rows
 from moreauc.samplers import PosNegSampler
 
 SIZES = [7, 1, 40, 4, 3, 12, 5, 300]

@@ -32,14 +32,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from moreauc import MultiInstanceTPAUCLoss, TPAUCLoss, _system
-from moreauc.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    CheckpointWarning,
-    RunState,
-    load_checkpoint,
-    save_checkpoint,
-)
+from moreauc.checkpoint import CheckpointError, Checkpoints, RunState, load_checkpoint, save_checkpoint
+from moreauc.checkpoint.folder import CheckpointWarning
 from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss
 from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches
 from moreauc.train import Callback, fit, predict_scores

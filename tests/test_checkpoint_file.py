@@ -20,14 +20,9 @@ import torch
 from interruptions import same
 
 import moreauc.checkpoint.file as module
-from moreauc.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    CheckpointWarning,
-    DamagedCheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-)
+from moreauc.checkpoint import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
+from moreauc.checkpoint.file import DamagedCheckpointError
+from moreauc.checkpoint.folder import CheckpointWarning
 
 STATE = {"weights": torch.arange(300.0).reshape(30, 10), "names": ["a", "b"], "epoch": 7, "score": -math.inf}
 

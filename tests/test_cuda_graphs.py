@@ -20,7 +20,7 @@ from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUC
 from moreauc.contrib import cuda_graphs, graph_key
 from moreauc.contrib.cuda_graphs import GraphedStep
 from moreauc.criteria import GroupedLoss
-from moreauc.data import BagInputs
+from moreauc.data.bag_batches import BagInputs
 from moreauc.optim import ProximalPoint
 from moreauc.train import train_step
 

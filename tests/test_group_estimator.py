@@ -17,7 +17,8 @@ from torch import nn
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.data import planted_groups
 from moreauc.data.groups import hold_out, name_groups
-from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, GroupsWarning
+from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
+from moreauc.estimators.group_dro import GroupsWarning
 from moreauc.methods import METHODS
 from moreauc.metrics import group_accuracy
 from moreauc.samplers.groups import GroupSampler, ShuffledSampler

@@ -20,16 +20,8 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from moreauc._system import printable
 from moreauc.app.report.bag_figures import plot_instance_weights
 from moreauc.app.report.pages import draw_comparison
-from moreauc.metrics import (
-    group_accuracy,
-    group_auc,
-    group_loss,
-    group_table,
-    group_values,
-    plot_groups,
-    plot_roc_region,
-)
-from moreauc.metrics.groups import GroupTable
+from moreauc.metrics import group_accuracy, group_auc, group_loss, group_table, plot_groups, plot_roc_region
+from moreauc.metrics.groups import GroupTable, group_values
 
 N = 400
 

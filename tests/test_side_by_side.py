@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
-from moreauc.data import BagInputs
+from moreauc.data.bag_batches import BagInputs
 from moreauc.optim import ProximalPoint
 from moreauc.train import train_step
 

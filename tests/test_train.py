@@ -22,7 +22,8 @@ from moreauc.data import TensorBatches
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.samplers import PosNegSampler
-from moreauc.train import Callback, ProgressBar, TensorBoardLogger, UntrainedWarning, fit, predict_scores, train_step
+from moreauc.train import Callback, TensorBoardLogger, UntrainedWarning, fit, predict_scores, train_step
+from moreauc.train.state import ProgressBar
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 

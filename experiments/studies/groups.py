@@ -28,7 +28,8 @@ from moreauc.data import TensorBatches, planted_groups
 from moreauc.data.examples import GroupData
 from moreauc.data.tabular import TableEncoder
 from moreauc.methods import build
-from moreauc.metrics import group_accuracy, group_loss, group_values
+from moreauc.metrics import group_accuracy, group_loss
+from moreauc.metrics.groups import group_values
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, ShuffledSampler
 from moreauc.train import fit, predict_scores

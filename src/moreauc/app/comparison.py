@@ -43,7 +43,7 @@ from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags
 
-__all__ = ["Candidate", "Comparison", "candidates"]
+__all__ = ["Comparison"]
 
 Array = NDArray[Any]
 Region = tuple[float, float]
@@ -287,7 +287,7 @@ class Comparison:
     choose the epoch, or use all of them until the last epoch, is one of the options, as is the number of epochs.
 
     Args:
-        methods: names as for :func:`candidates`, or candidates; all for rows, or all for bags. By default all methods
+        methods: names as for `candidates`, or what it returns; all for rows, or all for bags. By default all methods
             for rows, with boosted trees if they are installed.
         regions: pairs `(min_tpr, max_fpr)`. Methods whose training does not depend on the region are trained once and
             scored in each.

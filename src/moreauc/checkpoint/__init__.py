@@ -7,18 +7,9 @@
 - :func:`save_checkpoint`, :func:`load_checkpoint`: one file, for anything else.
 """
 
-from moreauc.checkpoint.file import CheckpointError, DamagedCheckpointError, load_checkpoint, save_checkpoint
-from moreauc.checkpoint.folder import Checkpoints, CheckpointWarning
+from moreauc.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
+from moreauc.checkpoint.folder import Checkpoints
 from moreauc.checkpoint.interrupt import Interrupted
 from moreauc.checkpoint.state import RunState
 
-__all__ = [
-    "CheckpointError",
-    "CheckpointWarning",
-    "Checkpoints",
-    "DamagedCheckpointError",
-    "Interrupted",
-    "RunState",
-    "load_checkpoint",
-    "save_checkpoint",
-]
+__all__ = ["CheckpointError", "Checkpoints", "Interrupted", "RunState", "load_checkpoint", "save_checkpoint"]

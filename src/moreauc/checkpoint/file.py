@@ -105,7 +105,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
     Raises:
         ValueError: for an empty path.
-        DamagedCheckpointError: for a file that is cut short, altered, or not a checkpoint.
+        CheckpointError: for a file that is cut short, altered, or not a checkpoint.
         CheckpointError: for a file of a newer version.
         OSError: if the file cannot be read.
     """

@@ -73,10 +73,10 @@ class Checkpoints:
     def load(self) -> dict[str, Any] | None:
         """Return the newest state that can be read, or None where there is no file at all.
 
-        A damaged file is skipped with a :class:`CheckpointWarning`, and removed when the next one is saved.
+        A damaged file is skipped with a `CheckpointWarning`, and removed when the next one is saved.
 
         Raises:
-            DamagedCheckpointError: if all files are damaged.
+            CheckpointError: if all files are damaged.
             CheckpointError: if the newest intact one is of a newer version.
         """
         errors: list[str] = []

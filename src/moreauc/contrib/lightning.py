@@ -155,7 +155,7 @@ def criterion_loss(module: LightningModule, batch: object) -> Tensor:
 
     Args:
         module: the LightningModule, `self` in its methods.
-        batch: `(inputs, labels, index)`, with :class:`~moreauc.data.BagInputs` as inputs for bags.
+        batch: `(inputs, labels, index)`, with `BagInputs` as inputs for bags.
 
     Raises:
         ValueError: where the trainer has no :class:`StatefulCriterion`.

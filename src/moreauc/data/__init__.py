@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
+    from moreauc.data.bag_batches import BagBatches, BagSampler, SampledBags, collate_bags
     from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
     from moreauc.data.batches import IndexedDataset, TensorBatches
     from moreauc.data.examples import digit_bags, load_example, planted_groups
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BagBatches",
     "BagEvaluation",
-    "BagInputs",
     "BagSampler",
     "Bags",
     "FileBags",
@@ -43,7 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bag_batches": {"BagBatches", "BagInputs", "BagSampler", "SampledBags", "collate_bags"},
+    "bag_batches": {"BagBatches", "BagSampler", "SampledBags", "collate_bags"},
     "bags": {"Bags", "FileBags", "FlatBags", "ListBags"},
     "batches": {"IndexedDataset", "TensorBatches"},
     "examples": {"digit_bags", "load_example", "planted_groups"},

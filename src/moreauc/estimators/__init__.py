@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from moreauc.estimators.auto import TPAUCAuto
     from moreauc.estimators.boosted import TPAUCBooster
     from moreauc.estimators.forest import TPAUCForest
-    from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
+    from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor
     from moreauc.estimators.linear import TPAUCLinear
     from moreauc.estimators.multi_instance import MultiInstanceClassifier
     from moreauc.estimators.tpauc import TPAUCClassifier
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "GroupDROClassifier",
     "GroupDRORegressor",
-    "GroupsWarning",
     "MultiInstanceClassifier",
     "TPAUCAuto",
     "TPAUCBooster",
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("GroupDROClassifier", "GroupDRORegressor", "GroupsWarning"), "group_dro"),
+    **dict.fromkeys(("GroupDROClassifier", "GroupDRORegressor"), "group_dro"),
     "MultiInstanceClassifier": "multi_instance",
     "TPAUCAuto": "auto",
     "TPAUCBooster": "boosted",

@@ -112,7 +112,7 @@ class GroupDROEstimator(Scorer, shared=NetworkFit):
     `X` is an array of numbers, NaN for missing values, a sparse matrix, or a DataFrame that may also have bool, string,
     category and date columns; see the guide for what is done with them.
 
-    Without `groups` all rows form one group, so that the mean loss is minimised, with a :class:`GroupsWarning`.
+    Without `groups` all rows form one group, so that the mean loss is minimised, with a `GroupsWarning`.
 
     Args:
         loss: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (mean over rows), "erm_reweighted"
@@ -190,7 +190,7 @@ class GroupDROEstimator(Scorer, shared=NetworkFit):
             y: targets, shape `(n,)`.
             groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
                 `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
-                trained, with a :class:`GroupsWarning`.
+                trained, with a `GroupsWarning`.
             checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
                 integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
             every: steps between two saves; None to save at the end of each epoch only.

@@ -10,7 +10,6 @@ Partial AUC (true positive rate at least `min_tpr`, false positive rate at most 
 Groups:
 
 - :func:`group_loss`, :func:`group_accuracy`, :func:`group_auc`: of the worst group, the K worst, or on average;
-- :func:`group_values`: one number for each group;
 - :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
 
 Each is loaded on first use.
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from moreauc.metrics.adapters import StreamingTPAUC, tpauc_scorer
     from moreauc.metrics.bootstrap import bootstrap_interval
-    from moreauc.metrics.groups import group_accuracy, group_auc, group_loss, group_table, group_values
+    from moreauc.metrics.groups import group_accuracy, group_auc, group_loss, group_table
     from moreauc.metrics.plots import plot_groups, plot_roc_region
     from moreauc.metrics.ranking import TiedScoresWarning, tpauc_area_score, tpauc_score
     from moreauc.metrics.screening import bedroc_score, enrichment_factor
@@ -37,7 +36,6 @@ __all__ = [
     "group_auc",
     "group_loss",
     "group_table",
-    "group_values",
     "plot_groups",
     "plot_roc_region",
     "tpauc_area_score",
@@ -49,7 +47,7 @@ _HOMES = {
     **dict.fromkeys(("StreamingTPAUC", "tpauc_scorer"), "adapters"),
     **dict.fromkeys(("TiedScoresWarning", "tpauc_area_score", "tpauc_score"), "ranking"),
     **dict.fromkeys(("bedroc_score", "enrichment_factor"), "screening"),
-    **dict.fromkeys(("group_accuracy", "group_auc", "group_loss", "group_table", "group_values"), "groups"),
+    **dict.fromkeys(("group_accuracy", "group_auc", "group_loss", "group_table"), "groups"),
     **dict.fromkeys(("plot_groups", "plot_roc_region"), "plots"),
     "bootstrap_interval": "bootstrap",
 }

@@ -122,7 +122,7 @@ def plot_groups(
 
     Args:
         table_or_losses: what :func:`~moreauc.metrics.group_table` returns for losses, or the loss of each group, shape
-            `(num_groups,)`, such as :func:`~moreauc.metrics.group_values` returns or the rows `u` of a
+            `(num_groups,)`, such as the column `loss` of a group table or the rows `u` of a
             :class:`~moreauc.GroupDROLoss`; groups with NaN are left out.
         names: of the groups, in the order of the losses; None for those of the table, or "group 0", "group 1" ...
         threshold: `s` of a :class:`~moreauc.GroupDROLoss`, drawn as a line; None for no line.

@@ -2,12 +2,11 @@
 
 from moreauc.data.scoring import predict_scores
 from moreauc.train.loop import fit, train_step
-from moreauc.train.state import Callback, History, ProgressBar, TensorBoardLogger, TrainState, UntrainedWarning
+from moreauc.train.state import Callback, History, TensorBoardLogger, TrainState, UntrainedWarning
 
 __all__ = [
     "Callback",
     "History",
-    "ProgressBar",
     "TensorBoardLogger",
     "TrainState",
     "UntrainedWarning",

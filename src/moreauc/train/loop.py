@@ -331,7 +331,7 @@ def train_step(
         criterion: called as `criterion(scores, labels, index)`.
         optimizer: moves the weights. `torch.optim.LBFGS` evaluates the loss several times in a step: use it only with a
             loss without state, such as cross entropy.
-        batch: `(inputs, labels, index)`, on the model's device. With :class:`~moreauc.data.BagInputs` as inputs the
+        batch: `(inputs, labels, index)`, on the model's device. With `BagInputs` as inputs the
             model gets the instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
         previous: the model at its previous weights; required if the criterion's `needs_previous` is True.
 
