@@ -447,6 +447,7 @@ def test_dates_and_odd_texts_that_are_refused(texts, message):
     "texts",
     [
         ["123 45", "678 90"],
+        ["123 45 €", "-$-3"],
         ["5 mg", "10 mg"],
         ["Q1 24", "Q2 24"],
         ["1.2.3", "1.2.4"],
@@ -469,6 +470,7 @@ def test_columns_to_doubt():
             "nearly": np.where(np.arange(60) == 3, 5.5 * 2, np.arange(60.0) * 3),
             "PatientID": order.astype(float),
             "visit_id": (order // 1.5).round(),
+            "room_id": order // 2.5,
             "size": order.astype(float),
             "width": np.arange(60) / 7,
             "town": [f"t{k // 2}" for k in range(60)],

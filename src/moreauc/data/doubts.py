@@ -77,7 +77,7 @@ def _many_levels(counts: NDArray[np.int64]) -> str | None:
     if len(counts) > MOST_LEVELS:
         kept = kept[: MOST_LEVELS - 1]  # the others share one column
     merged, rows = len(counts) - len(kept), number - int(kept.sum())
-    if merged < 2 or rows <= _MERGED * number:
+    if rows <= _MERGED * number:
         return None
     return (
         f"holds {len(counts):,} different texts in {number:,} rows; {merged:,} of them, in "
