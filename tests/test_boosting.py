@@ -14,6 +14,7 @@ import oracles
 import pytest
 import torch
 from sklearn.datasets import make_classification
+from test_region import pair_matrix
 
 from moreauc import TPAUCBooster
 from moreauc.boosting import tpauc_metric, tpauc_objective
@@ -57,15 +58,7 @@ def dense_objective(scores, labels, weight, *, region, loss, log_loss_weight):
     middle = share @ known[~positive]
     high = scores / (share @ (known[~positive] - middle) ** 2).sqrt()
 
-    def taken(values, own, part):
-        order = values.argsort()
-        reached = own[order].cumsum(0)
-        mass = (part * own.sum() - (reached - own[order])).clamp_min(0).minimum(own[order])
-        return torch.zeros_like(own).index_copy(0, order, mass / mass.sum())
-
-    a = taken(known[positive], weight[positive], 1.0 - region[0])
-    b = taken(-known[~positive], weight[~positive], region[1])
-    pairs = a @ loss.value(high[~positive] - high[positive][:, None]) @ b
+    pairs = pair_matrix(high, positive, loss, region, weight)
     signed = torch.where(positive, scores, -scores)
     return weight.sum() * pairs + log_loss_weight * (weight @ torch.nn.functional.softplus(-signed))
 

@@ -533,7 +533,13 @@ RANKING_ERRORS = {
     "positive_label": (2,),
 }
 OWN_ERRORS = {
-    "rows": {"module": ("tree",), "batch_size": (1,), "positive_fraction": (1.0,), "sampler": ("all",)},
+    "rows": {
+        "module": ("tree",),
+        "batch_size": (1,),
+        "positive_fraction": (1.0,),
+        "sampler": ("all",),
+        "start": ("lr",),
+    },
     "bags": {
         "loss_options": ({"pooling": "mean"},),
         **dict.fromkeys(("num_positives", "num_negatives", "instances_per_bag", "chunk"), (0,)),

@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from test_region import pair_matrix
 
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
@@ -36,15 +37,7 @@ def dense_objective(X, positive, weight, x, *, C, region, margin, anchor=0.1):
     middle = share @ scores[~positive]
     high = scores / (share @ (scores[~positive] - middle) ** 2).sqrt()
 
-    def taken(values, own, part, sign):
-        order = (sign * values.detach()).argsort()
-        reached = own[order].cumsum(0)
-        mass = (part * own.sum() - (reached - own[order])).clamp_min(0).minimum(own[order])
-        return torch.zeros_like(own).index_copy(0, order, mass / mass.sum())
-
-    a = taken(high[positive], weight[positive], 1.0 - region[0], 1.0)
-    b = taken(high[~positive], weight[~positive], region[1], -1.0)
-    loss = a @ get_surrogate("smooth_ramp", margin).value(high[~positive] - high[positive][:, None]) @ b
+    loss = pair_matrix(high, positive, get_surrogate("smooth_ramp", margin), region, weight)
     signed = torch.where(positive, scores, -scores)
     bracket = weight @ torch.nn.functional.softplus(-signed) + x[:-1] @ x[:-1] / (2.0 * C)
     return loss + anchor * bracket / weight.sum()

@@ -93,10 +93,6 @@ class TestStart:
     def test_none_starts_from_the_initial_weights(self):
         assert {row["phase"] for row in quick(start=None).fit(X, Y).history_.rows} == {"train"}
 
-    def test_a_wrong_name_is_refused(self):
-        with pytest.raises(ValueError, match="start must be 'ce' or None, got 'lr'"):
-            quick(start="lr").fit(X, Y)
-
 
 class TestEnsemble:
     def test_the_score_is_the_mean_of_the_members(self):

@@ -40,6 +40,17 @@ def loop(positive, negative, loss, region, weights):
     return sum(a[i] * b[j] * loss.value(negative[j] - positive[i]) for i, j in pairs if a[i] * b[j] > 0)
 
 
+def pair_matrix(scores, positive, loss, region, weight):
+    """The same from one vector of scores, for autograd."""
+    sides = scores[positive], scores[~positive]
+    shares = zip(sides, (positive, ~positive), (1.0 - region[0], region[1]), (False, True), strict=True)
+    a, b = (
+        torch.tensor(taken(own.detach(), weight[part], share, highest=top), dtype=torch.float64)
+        for own, part, share, top in shares
+    )
+    return a @ loss.value(sides[1] - sides[0][:, None]) @ b
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("region", REGIONS)
 @pytest.mark.parametrize(("name", "margin"), LOSSES)
