@@ -228,11 +228,10 @@ class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
         found.put_into(self)
         self.form_, self.pooling_, self.scale_ = form, training.pooling, training.scale
         self._decide_by(classes, label, Judged(found.data.values, found.scores))
-        self.n_features_in_ = math.prod(self.form_.shape)
-        if self.form_.names is not None:
-            self.feature_names_in_ = np.array(self.form_.names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_  # set by an earlier fit
+        self.n_features_in_ = math.prod(form.shape)
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if form.names is not None:
+            self.feature_names_in_ = np.array(form.names, dtype=object)
         return self
 
     def decision_function(self, bags: BagsLike) -> NDArray[np.float64]:
