@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,17 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from moreauc._system import FileLock
-from moreauc.app.cli import app
 from moreauc.app.cli.saved import SavingOptions, load_model
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
+from tests.cli_cases import call, done, snapshot
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-RUNNER = CliRunner()
 KINDS = {
     "table": (["--epochs", "8", "--batch-size", "32"], "sonx", "ce"),
     "bags": (["--bags", "bag", "--epochs", "8"], "sont_att", "ce_att"),
@@ -77,30 +75,18 @@ def run_signalled(number, words):
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def network_of(saved):
-    return saved.model.model_.state_dict()
-
-
-def rows_of(saved):
-    return [{**row, "seconds": 0} for row in saved.model.history_.rows]
-
-
-def numbers(out):
-    report = json.loads((out / "report.json").read_text())
-    return {name: value for name, value in report.items() if name not in ("seconds", "date", "command", "history")}
-
-
 def same_model(found, wanted):
-    found, wanted = load_model(found), load_model(wanted)
-    assert rows_of(found) == rows_of(wanted)
-    assert found.model.loss_.state_dict().keys() == wanted.model.loss_.state_dict().keys()
+    found, wanted = load_model(found).model, load_model(wanted).model
+    assert [{**row, "seconds": 0} for row in found.history_.rows] == [
+        {**row, "seconds": 0} for row in wanted.history_.rows
+    ]
     for a, b in (
-        (network_of(found), network_of(wanted)),
-        (found.model.loss_.state_dict(), wanted.model.loss_.state_dict()),
+        (found.model_.state_dict(), wanted.model_.state_dict()),
+        (found.loss_.state_dict(), wanted.loss_.state_dict()),
     ):
-        assert all(torch.equal(a[name], b[name]) for name in b)
+        assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in b)
     for name in ("threshold_", "loss_threshold_"):
-        assert getattr(found.model, name, None) == getattr(wanted.model, name, None)
+        assert getattr(found, name, None) == getattr(wanted, name, None)
     return True
 
 
@@ -124,8 +110,7 @@ def interrupt_saves(monkeypatch, after):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_command_is_resumed_to_the_same_model(kind, table, tmp_path, monkeypatch):
     out, folder = tmp_path / "out", tmp_path / "saved"
-    result = RUNNER.invoke(app, arguments(table, kind, tmp_path / "whole"))
-    assert result.exit_code == 0, result.output
+    done(*arguments(table, kind, tmp_path / "whole"))
     words = arguments(table, kind, out, "--checkpoint", folder, "--resume", "--save-every", 20)
     if kind == "table":
         process = run_signalled(signal.SIGKILL, words)  # the first time there is nothing to resume
@@ -134,122 +119,108 @@ def test_a_killed_command_is_resumed_to_the_same_model(kind, table, tmp_path, mo
     else:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             interrupt_saves(patch, 3)
-            RUNNER.invoke(app, words)
-    result = RUNNER.invoke(app, words)
-    assert result.exit_code == 0, result.output
+            call(*words)
+    done(*words)
     assert same_model(out, tmp_path / "whole")
     assert {path.name for path in folder.iterdir()} == {"data.json", *KINDS[kind][1:]}
-    again = RUNNER.invoke(app, [*words, "--force"])  # complete: nothing is trained again
-    assert again.exit_code == 0 and same_model(out, tmp_path / "whole")
+    done(*words, "--force")  # complete: nothing is trained again
+    assert same_model(out, tmp_path / "whole")
 
 
 def test_a_stopped_command_says_how_to_go_on(table, tmp_path):
-    number, code = signal.SIGINT, 130
     out, folder = tmp_path / "out", tmp_path / "saved"
-    process = run_signalled(number, arguments(table, "table", out, "--checkpoint", folder))
+    process = run_signalled(signal.SIGINT, arguments(table, "table", out, "--checkpoint", folder))
     errors = process.stderr
-    assert process.returncode == code, errors
-    assert f"stopped by {number.name} in train, epoch " in errors and "Traceback" not in errors
-    assert f"saved in {folder / 'sonx'}" in errors
-    assert errors.strip().endswith("from where the same call goes on with --resume")
+    assert process.returncode == 130, errors
+    assert "stopped by SIGINT in train, epoch " in errors and "Traceback" not in errors
+    assert f"saved in {folder / 'sonx'}" in errors and errors.strip().endswith("--resume")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]  # neither results nor parts of them
-    result = RUNNER.invoke(app, arguments(table, "table", out, "--checkpoint", folder, "--resume"))
-    assert result.exit_code == 0 and (out / "model.joblib").exists()
+    done(*arguments(table, "table", out, "--checkpoint", folder, "--resume"))
+    assert (out / "model.joblib").exists()
 
 
-def test_wrong_options_are_named(table, tmp_path):
-    def error(*more, source=table, kind="table"):
-        result = RUNNER.invoke(app, arguments(source, kind, tmp_path / "out", *more, "--epochs", 2))
-        assert result.exit_code == 2, result.output
-        return result.output
-
-    assert "error: moreauc fit: --resume needs --checkpoint, got True" in error("--resume")
-    assert "error: moreauc fit: --save-every needs --checkpoint, got 5" in error("--save-every", 5)
-    text = error("--checkpoint", "")  # and not the present folder
-    assert "error: moreauc fit: --checkpoint must be a path that is not empty, got ''" in text
-    (tmp_path / "file").write_text("x")
-    assert "file: is a file, --checkpoint needs a folder" in error("--checkpoint", tmp_path / "file")
-    folder = tmp_path / "saved"
-    result = RUNNER.invoke(app, arguments(table, "table", tmp_path / "first", "--checkpoint", folder, "--epochs", 2))
-    assert result.exit_code == 0, result.output
-    assert "saved: the folder is not empty; continue what is there with --resume" in error("--checkpoint", folder)
-    other = tmp_path / "other.csv"
+@pytest.fixture(scope="module")
+def saved(table, tmp_path_factory):
+    """A folder of checkpoints for each kind, of a training that was killed."""
+    folder = tmp_path_factory.mktemp("killed")
+    for kind in KINDS:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            interrupt_saves(patch, 2)
+            call(*arguments(table, kind, folder / "out", "--checkpoint", folder / kind))
     frame = pd.read_csv(table)
     frame["a"] += 1.0  # the same labels
-    frame.to_csv(other, index=False)
-    text = error("--checkpoint", folder, "--resume", source=other)
-    assert f"saved: holds a training on another table than {other}" in text
-    text = error("--checkpoint", folder, "--resume", "--seed", 4)
-    assert "error: checkpoint has TPAUCClassifier.random_state 3, this run has 4" in text
-    assert f"the checkpoint is in {folder / 'sonx'}" in text
-    assert f"{folder}: holds a training with other features: [['a', 'number'], " in error(
-        "--checkpoint", folder, "--resume", "--drop", "a"
-    )
-    assert "saved: holds a training with other min tpr: 0.0, now 0.4" in error(
-        "--checkpoint", folder, "--resume", "--min-tpr", 0.4
-    )
-    assert "saved: holds a training with other " in error("--checkpoint", folder, "--resume", kind="groups")
+    frame.to_csv(folder / "other.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("table", ["--resume"], "fit: --resume needs --checkpoint, got True"),
+        ("table", ["--save-every", "5"], "fit: --save-every needs --checkpoint, got 5"),
+        ("table", ["--checkpoint", ""], "fit: --checkpoint must be a path that is not empty"),  # not the present folder
+        ("table", ["--checkpoint", "other.csv"], "other.csv: is a file, --checkpoint needs a folder"),
+        ("table", ["--checkpoint", "table"], "table: the folder is not empty; continue what is there with --resume"),
+        ("table", ["--seed", "4"], "checkpoint has TPAUCClassifier.random_state 3, this run has 4"),
+        ("table", ["--drop", "a"], "holds a training with other features: [['a', 'number'], "),
+        ("table", ["--min-tpr", "0.4"], "holds a training with other min tpr: 0.0, now 0.4"),
+        ("table", ["--positive", "0"], "holds a training with other target: "),
+        ("table", ["--model", "linear", "--loss", "sonx"], "holds a training with other model: "),
+        ("bags", ["--instances-per-bag", "2"], "holds a training with other instances per bag: "),
+        ("bags", ["--drop", "c", "--drop", "town"], "holds a training with other features: "),
+        ("groups", ["--task", "regression"], "holds a training with other target: "),
+        ("groups", ["--top-k", "1"], "holds a training with other top k: "),
+        ("groups", ["--checkpoint", "table", "--resume"], "holds a training with other "),
+    ],
+)
+def test_a_training_on_something_else_is_refused(kind, options, message, saved, table, tmp_path, monkeypatch):
+    monkeypatch.chdir(saved)
+    if not {"--resume", "--save-every", "--checkpoint"} & set(options):
+        options = ["--checkpoint", kind, "--resume", *options]
+    before = snapshot(saved)
+    result = call(*arguments(table, kind, tmp_path / "out", *options))
+    assert result.exit_code == 2 and message in result.stderr, result.output
+    assert snapshot(saved) == before and not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_another_table_or_a_damaged_one(saved, tmp_path):
+    shutil.copytree(saved / "table", tmp_path / "saved")
+    folder = tmp_path / "saved"
+    words = arguments(saved / "other.csv", "table", tmp_path / "out", "--checkpoint", folder, "--resume")
+    assert f"saved: holds a training on another table than {saved / 'other.csv'}" in call(*words).stderr
     for damage in ("{", "3"):
         (folder / "data.json").write_text(damage)
-        text = error("--checkpoint", folder, "--resume")
-        assert f"{folder / 'data.json'}: cannot be read, so it is unknown what the checkpoints there" in text
+        assert f"{folder / 'data.json'}: cannot be read" in call(*words).stderr
     for path in folder.rglob("*.checkpoint"):
         path.unlink()
-    again = ["--checkpoint", folder, "--resume", "--epochs", 2]  # with no checkpoints there, anything may begin
-    result = RUNNER.invoke(app, arguments(table, "table", tmp_path / "out", *again))
-    assert result.exit_code == 0 and "sha256" in (folder / "data.json").read_text()
+    done(*words, "--epochs", 1)  # with no checkpoints there, anything may begin
+    assert "sha256" in (folder / "data.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "other", "name"),
-    [
-        ("table", ["--positive", "0"], "target"),
-        ("table", ["--model", "linear", "--loss", "sonx"], "model"),
-        ("bags", ["--instances-per-bag", "2"], "instances per bag"),
-        ("bags", ["--drop", "c", "--drop", "town"], "features"),
-        ("groups", ["--task", "regression"], "target"),
-        ("groups", ["--top-k", "1"], "top k"),
-    ],
-)
-def test_a_training_on_something_else_of_the_table_is_refused(kind, other, name, table, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        interrupt_saves(patch, 1)
-        with pytest.raises(Killed):
-            RUNNER.invoke(app, arguments(table, kind, tmp_path / "out", "--checkpoint", tmp_path / "saved"))
-    words = arguments(table, kind, tmp_path / "out", "--checkpoint", tmp_path / "saved", "--resume", *other)
-    result = RUNNER.invoke(app, words)
-    assert result.exit_code == 2 and f"holds a training with other {name}: " in result.output, result.output
-
-
-@pytest.mark.parametrize(
-    ("make", "data"),
-    [
-        (lambda: TPAUCClassifier(epochs=6, dropout=0.2, random_state=1), "rows"),
-        (lambda: MultiInstanceClassifier(epochs=6, random_state=1), "bags"),
-        (lambda: GroupDROClassifier(epochs=6, random_state=1), "groups"),
-    ],
-)
-def test_estimators_are_resumed(make, data, table, tmp_path, monkeypatch):
+@pytest.mark.parametrize("estimator", [TPAUCClassifier, MultiInstanceClassifier, GroupDROClassifier])
+def test_estimators_are_resumed(estimator, table, tmp_path, monkeypatch):
     frame = pd.read_csv(table)
-    x, y = frame[list("abcd")].to_numpy(), frame["y"].to_numpy()
-    given = (x, y)
-    if data == "bags":
-        given = ([part[list("abcd")].to_numpy() for _, part in frame.groupby("bag")], y[::4])
-    options = {"groups": frame["town"]} if data == "groups" else {}
-    whole = make().fit(*given, **options)
-    with monkeypatch.context() as patch:
+    given = (frame[list("abcd")].to_numpy(), frame["y"].to_numpy())
+    if estimator is MultiInstanceClassifier:
+        given = ([part[list("abcd")].to_numpy() for _, part in frame.groupby("bag")], given[1][::4])
+    groups = {"groups": frame["town"]} if estimator is GroupDROClassifier else {}
+
+    def fit(seed=1, **options):
+        return estimator(epochs=6, random_state=seed).fit(*given, **groups, **options)
+
+    whole = fit()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         interrupt_saves(patch, 3)
-        with pytest.raises(Killed):
-            make().fit(*given, **options, checkpoint=tmp_path, every=2)
-    found = make().fit(*given, **options, checkpoint=tmp_path, every=2)
+        fit(checkpoint=tmp_path, every=2)
+    found = fit(checkpoint=tmp_path, every=2)
     a, b = (fitted.model_.state_dict() for fitted in (found, whole))
     assert all(torch.equal(a[key], b[key]) for key in b)
     for name in ("threshold_", "loss_threshold_"):
         assert getattr(found, name, None) == getattr(whole, name, None)
     with pytest.raises(CheckpointError):
-        make().set_params(random_state=2).fit(*given, **options, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="fit: checkpoint must hold no checkpoints where resume is False"):
-        make().fit(*given, **options, checkpoint=tmp_path, resume=False)
+        fit(seed=2, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"checkpoint must .* resume is False"):
+        fit(checkpoint=tmp_path, resume=False)
 
 
 # Two commands at once
@@ -273,19 +244,25 @@ def held_by_another(folder):
         process.kill()
 
 
-@pytest.mark.parametrize("shared", ["out", "saved"])
-def test_a_second_command_is_refused_at_once(shared, table, tmp_path):
-    words = arguments(table, "table", tmp_path / "out", "--checkpoint", tmp_path / "saved", "--epochs", 1)
-    with held_by_another(tmp_path / shared):
-        result = RUNNER.invoke(app, ["fit", "no_table.csv", *words[2:]])  # not even the table was looked at
-        option = "--out" if shared == "out" else "--checkpoint"
-        wanted = (
-            f"error: {tmp_path / shared}: another process is writing there; wait for it, or choose another {option}"
-        )
-        assert result.exit_code == 2 and result.output == f"{wanted}\n"
-        assert [path.name for path in tmp_path.iterdir()] == [f".{shared}.lock"]
-    result = RUNNER.invoke(app, ["fit", "no_table.csv", *words[2:]])  # the other was killed, and its lock with it
-    assert "no_table.csv: no such file" in result.output and not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("locked", "words"),
+    [
+        ("out", ["fit", "--target", "y"]),
+        ("saved", ["fit", "--target", "y", "--checkpoint", "saved"]),
+        ("out", ["evaluate", "no_run"]),
+        ("out", ["compare", "--target", "y"]),
+    ],
+)
+def test_a_second_command_is_refused_at_once(locked, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*words, "no_table.csv", "--out", "folder/../out"]  # not even the table is looked at
+    with held_by_another(tmp_path / locked):
+        result = call(*words)
+        assert result.exit_code == 2 and result.stderr.count("\n") == 1
+        assert f"{locked}: another process is writing there" in result.stderr
+        assert [path.name for path in tmp_path.iterdir()] == [f".{locked}.lock"]
+    assert "no such" in call(*words).stderr  # the other was killed, and its lock with it
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("place", ["begin", "options"])
@@ -301,27 +278,14 @@ def test_two_first_starts_in_one_folder(place, table, tmp_path, monkeypatch):
 
     def meanwhile(self, *values, **facts):
         monkeypatch.setattr(SavingOptions, place, original)
-        outputs.append(RUNNER.invoke(app, words["b"]).output)
+        outputs.append(call(*words["b"]).output)
         return original(self, *values, **facts)
 
     monkeypatch.setattr(SavingOptions, place, meanwhile)
-    result = RUNNER.invoke(app, words["a"])
-    assert result.exit_code == 0, result.output
+    done(*words["a"])
     assert f"{folder}: another process is writing there" in outputs[0] and not (tmp_path / "b").exists()
-    result = RUNNER.invoke(app, [*words["a"], "--resume", "--force"])  # what is there belongs together
-    assert result.exit_code == 0, result.output
+    done(*words["a"], "--resume", "--force")  # what is there belongs together
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "other.csv", "saved"]
-
-
-@pytest.mark.parametrize(
-    "words", [["evaluate", "no_run", "no_table.csv"], ["compare", "no_table.csv", "--target", "y"]], ids=" ".join
-)
-def test_other_commands_lock_their_folder_too(words, tmp_path):
-    out = tmp_path / "folder" / ".." / "out"
-    with held_by_another(tmp_path / "out"):
-        result = RUNNER.invoke(app, [*words, "--out", str(out)])
-    assert result.exit_code == 2 and "out: another process is writing there" in result.output
-    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
 
 
 def test_locks_of_one_process(tmp_path):
@@ -367,14 +331,26 @@ def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
 # What fails after a training
 
 
-@pytest.mark.parametrize(("kind", "failure"), [("table", OSError(28, "No space")), ("bags", RuntimeError("no font"))])
-def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, monkeypatch):
+def failing_baseline(failure):
+    """Return a `fit` that fails for the second model of a command."""
+    original = TPAUCClassifier.fit
+
+    def fit(self, *values, **options):
+        if self.loss == "ce":
+            raise failure
+        return original(self, *values, **options)
+
+    return fit
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space"), RuntimeError("no font")])
+def test_a_figure_that_fails_costs_no_training(failure, table, tmp_path, monkeypatch):
     def fail(*values):
         raise failure
 
     monkeypatch.setattr(importlib.import_module("moreauc.app.cli.fit"), "fit_report", fail)
     out = tmp_path / "out"
-    result = RUNNER.invoke(app, arguments(table, kind, out, "--epochs", 1))
+    result = call(*arguments(table, "table", out, "--epochs", 1))
     wanted = f"error: {out / 'model.joblib'}: the model is saved here, but what comes after it failed: "
     assert result.exit_code == 2 and f"{wanted}{type(failure).__name__}: {failure}" in result.output
     assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
@@ -382,21 +358,13 @@ def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("failure", [ValueError("diverged"), KeyboardInterrupt()])
-def test_a_second_training_that_fails_costs_not_the_first(failure, table, tmp_path, monkeypatch):
-    original = TPAUCClassifier.fit
-
-    def fit_or_fail(self, *values, **options):
-        if self.loss == "ce":
-            raise failure
-        return original(self, *values, **options)
-
+@pytest.mark.parametrize(("failure", "code"), [(ValueError("diverged"), 2), (KeyboardInterrupt(), 130)])
+def test_a_second_training_that_fails_costs_not_the_first(failure, code, table, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    assert RUNNER.invoke(app, arguments(table, "table", out, "--epochs", 1)).exit_code == 0
-    monkeypatch.setattr(TPAUCClassifier, "fit", fit_or_fail)
-    result = RUNNER.invoke(app, arguments(table, "table", out, "--epochs", 2, "--force"))
-    assert result.exit_code == (130 if isinstance(failure, KeyboardInterrupt) else 2)
-    assert f"{out / 'model.joblib'}: the model is saved here" in result.output
+    done(*arguments(table, "table", out, "--epochs", 1))
+    monkeypatch.setattr(TPAUCClassifier, "fit", failing_baseline(failure))
+    result = call(*arguments(table, "table", out, "--epochs", 2, "--force"))
+    assert result.exit_code == code and f"{out / 'model.joblib'}: the model is saved here" in result.output
     # the report that was there is not one of this model
     assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
     assert len(load_model(out).model.history_.rows) == 4  # after two of cross entropy
@@ -404,27 +372,18 @@ def test_a_second_training_that_fails_costs_not_the_first(failure, table, tmp_pa
 
 def test_a_training_that_is_interrupted_leaves_its_checkpoint_only(table, tmp_path, monkeypatch):
     """The same command goes on, so that nothing may stand in its way, the first of the two models neither."""
-    out, folder = tmp_path / "out", tmp_path / "saved"
-    original = TPAUCClassifier.fit
-
-    def stopped(self, *values, **options):
-        if self.loss == "ce":
-            raise Interrupted(signal.SIGTERM, "in train")
-        return original(self, *values, **options)
-
-    words = arguments(table, "table", out, "--checkpoint", folder, "--epochs", 1)
+    words = arguments(table, "table", tmp_path / "out", "--checkpoint", tmp_path / "saved", "--epochs", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(TPAUCClassifier, "fit", stopped)
-        assert RUNNER.invoke(app, words).exit_code == 143
+        patch.setattr(TPAUCClassifier, "fit", failing_baseline(Interrupted(signal.SIGTERM, "in train")))
+        assert call(*words).exit_code == 143
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
-    assert RUNNER.invoke(app, [*words, "--resume"]).exit_code == 0
+    done(*words, "--resume")
 
 
 @pytest.mark.parametrize(("out", "checkpoint"), [("a", "a/saved"), ("a/run", "a"), ("a", "b/../a")])
 def test_results_and_checkpoints_need_two_folders(tmp_path, out, checkpoint):
     (tmp_path / "data.csv").write_text("x,y\n1,0\n2,1\n")
-    words = ["fit", tmp_path / "data.csv", "--target", "y", "--out", tmp_path / out, "--checkpoint"]
-    result = CliRunner().invoke(app, [str(word) for word in [*words, tmp_path / checkpoint]])
-    assert result.exit_code == 2
-    assert "--out and --checkpoint must be two folders, neither inside the other" in result.stderr
+    words = ["fit", tmp_path / "data.csv", "--target", "y", "--out", tmp_path / out]
+    result = call(*words, "--checkpoint", tmp_path / checkpoint)
+    assert result.exit_code == 2 and "--out and --checkpoint must be two folders" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]

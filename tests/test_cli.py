@@ -24,13 +24,13 @@ from moreauc.app.cli.options import REGION
 from moreauc.app.cli.saved import load_model, run_folder
 from moreauc.app.tables.files import write_table
 from moreauc.estimators import TPAUCClassifier
-from tests.cli_cases import FILES, call, groups_table, rows_table, snapshot, train
+from tests.cli_cases import FILES, call, done, groups_table, rows_table, snapshot, train
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--epochs", "2", "--min-tpr", "0.4", "--max-fpr", "0.5"]
-make_table = rows_table
+FEW = ["--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -39,43 +39,34 @@ def trained(tmp_path_factory):
     return train("rows", tmp_path_factory.mktemp("cli")).folder
 
 
-def test_what_commands_log_is_not_printed_beside_what_they_print():
-    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.app.cli").handlers)
-
-
 @pytest.mark.parametrize("column", ["age", "ward"])
 def test_a_column_without_values_is_told(trained, tmp_path, column):
-    new = tmp_path / "new.csv"
-    warning = f"warning: {new}: column {column!r} holds missing values only, and held others in training; scores may"
-    make_table(60, seed=3).assign(**{column: None}).to_csv(new, index=False)
+    new, scores = tmp_path / "new.csv", ["--out", tmp_path / "scores.csv", "--force"]
+    warning = f"warning: {new}: column {column!r} holds missing values only, and held others in training"
+    rows_table(60, seed=3).assign(**{column: None}).to_csv(new, index=False)
     for words in (
-        ["predict", trained / "run", new, "--out", tmp_path / "scores.csv"],
+        ["predict", trained / "run", new, *scores],
         ["evaluate", trained / "run", new],
         ["fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", *QUICK, "--test", new],
     ):
-        result = call(*words)
-        assert result.exit_code == 0 and warning in result.stderr
-    make_table(1, seed=3).assign(**{column: None}).to_csv(new, index=False)
-    result = call("predict", trained / "run", new, "--out", tmp_path / "scores.csv", "--force")
-    assert result.exit_code == 0 and result.stderr == ""
+        assert warning in done(*words).stderr
+    rows_table(1, seed=3).assign(**{column: None}).to_csv(new, index=False)
+    assert done("predict", trained / "run", new, *scores).stderr == ""
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
-    frame = make_table(60, seed=3)
+    frame = rows_table(60, seed=3)
     spelt = frame.assign(
         ward=frame["ward"].map({"A": "A ", "B": "\u00a0B", "C": "C\u200b"}), state=frame["state"] + " "
     )
     spelt = spelt.rename(columns={"ward": "ward\u00a0", "age": " age"})
+    scores, shown = [], []
     for name, table in (("plain", frame), ("spelt", spelt)):
         write_table(table, tmp_path / f"{name}.{suffix}")
-        result = call(
-            "predict", trained / "run", tmp_path / f"{name}.{suffix}", "--out", tmp_path / f"{name}-scores.csv"
-        )
-        assert result.exit_code == 0, result.output
-    assert (tmp_path / "plain-scores.csv").read_bytes() == (tmp_path / "spelt-scores.csv").read_bytes()
-    shown = [call("evaluate", trained / "run", tmp_path / f"{name}.{suffix}").stdout for name in ("plain", "spelt")]
-    assert shown[0].replace("plain", "") == shown[1].replace("spelt", "") and "TPAUC" in shown[0]
+        scores.append(done("predict", trained / "run", tmp_path / f"{name}.{suffix}").stdout)
+        shown.append(done("evaluate", trained / "run", tmp_path / f"{name}.{suffix}").stdout.replace(name, ""))
+    assert scores[0] == scores[1] and shown[0] == shown[1] and "TPAUC" in shown[0]
 
 
 def test_as_a_program(trained, tmp_path):
@@ -84,25 +75,26 @@ def test_as_a_program(trained, tmp_path):
     out.write_text("mine")
     command = [program, "predict", trained / "run", trained / "data.csv", "--out", out]
     refused = subprocess.run(command, capture_output=True, text=True)
-    line = f"error: {out}: the file exists; choose another --out, or replace it with --force\n"
-    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", line)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert refused.stderr.startswith(f"error: {out}: the file exists; ")
 
 
 def test_columns_that_number_rows_are_named(tmp_path):
-    frame = make_table().assign(case=np.arange(240) + 1000, patient_id=np.random.default_rng(0).permutation(240))
+    frame = rows_table().assign(case=np.arange(240) + 1000, patient_id=np.random.default_rng(0).permutation(240))
     frame.to_csv(tmp_path / "data.csv", index=False)
     words = [tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "run"]
-    result = call("fit", *words, "--epochs", "1", "--loss", "ce", "--baselines", "none")
-    lines = [
-        "column 'case' holds a different whole number in every row, in the order of the rows, as row numbers do; "
-        "leave it out unless it is a measurement",
-        "column 'patient_id' holds a different whole number in every row and is named like an id; leave it out unless "
-        "it is a measurement",
-    ]
-    assert (result.exit_code, result.stderr) == (0, "".join(f"warning: {line}\n" for line in lines))
-    assert json.loads((tmp_path / "run" / "report.json").read_text())["data"]["warnings"] == lines
-    few = ["--methods", "ce", "--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1"]
-    assert call("compare", *words[:3], *few, "--out", tmp_path / "compared").stderr == result.stderr
+    result = done("fit", *words, "--epochs", "1", "--loss", "ce", "--baselines", "none")
+    lines = json.loads((tmp_path / "run" / "report.json").read_text())["data"]["warnings"]
+    assert ["'case'" in line for line in lines] == [True, False] == ["'patient_id'" not in line for line in lines]
+    assert result.stderr == "".join(f"warning: {line}\n" for line in lines)
+    assert done("compare", *words[:3], *FEW, "--methods", "ce", "--out", tmp_path / "compared").stderr == result.stderr
+
+
+def refusal(*words: object) -> str:
+    """Return the one line of a command that ends with an error."""
+    result = call(*words)
+    assert result.exit_code == 2 and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("error: ").rstrip("\n")
 
 
 def bag_table(**changes: object) -> bytes:
@@ -117,11 +109,8 @@ def bag_table(**changes: object) -> bytes:
 
 TABLES = {
     "empty.csv": b"",
-    "latin.csv": b"name,y\ncaf\xe9,1\n",
-    "ragged.csv": b"a,y\n1,0\n2,1,3\n",
     "three.csv": b"a,y\n1,0\n2,1\n3,2\n",
     "constant.csv": b"a,b,y\n1,5,0\n2,5,1\n3,5,0\n",
-    "mixed.csv": b"a,y\n1,0\nx,1\n3,0\n",
     "few.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7)) for k in range(40)),
     "tiny.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7, 9, 11)) for k in range(40)),
     "fine.csv": bag_table(),
@@ -134,37 +123,35 @@ TABLES = {
 ROW_ERRORS = [
     (["missing.csv"], "{0}/missing.csv: no such file"),
     (["empty.csv"], "{0}/empty.csv: the file is empty"),
-    (["latin.csv"], "{0}/latin.csv: not UTF-8, byte 0xe9 at position 10; convert it, for example: iconv -f"),
-    (["ragged.csv"], "{0}/ragged.csv: line 3 has 3 fields, the header has 2"),
     (["few.csv", "--target", "Y"], "{0}/few.csv: no target column 'Y'; did you mean 'y'?"),
     (["three.csv"], "target 'y' must have two classes, got 3 classes: 0 (1 rows), 1 (1 rows), 2 (1 rows)"),
     (["constant.csv"], "{0}/constant.csv: column 'b' holds one value only; leave out with --drop b"),
-    (["mixed.csv"], "{0}/mixed.csv: column 'a' mixes numbers and text: 1 in row 1, 'x' in row 2; make it one kind,"),
     (["few.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
     (["few.csv", "--test-size", "0.9"], "no positives in the training split: the table has 2, of which --test-size"),
     (["few.csv", "--test-size", "1.5"], "--test-size must be in (0, 1), got 1.5"),
     (["few.csv", "--test-size", "0.5", "--test", "x.csv"], "--test and --test-size exclude each other"),
-    (["tiny.csv", "--min-tpr", "0.7"], "test rows: with 1 positive, --min-tpr 0.7 leaves none in the region; TPAUC"),
+    (["tiny.csv", "--min-tpr", "0.7"], "test rows: with 1 positive, --min-tpr 0.7 leaves none"),
     (["tiny.csv", "--min-tpr", "0", "--max-fpr", "0.05"], "test rows: with 9 negatives, --max-fpr 0.05 leaves none"),
-    (["tiny.csv", "--min-tpr", "1"], "moreauc fit: --min-tpr must be a number in [0, 1), got 1.0"),
-    (["tiny.csv", "--max-fpr", "0"], "moreauc fit: --max-fpr must be a number in (0, 1], got 0.0"),
-    (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
-    (["tiny.csv", "--drop", "b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
+    (["tiny.csv", "--min-tpr", "1"], "fit: --min-tpr must be a number in [0, 1), got 1.0"),
+    (["tiny.csv", "--max-fpr", "0"], "fit: --max-fpr must be a number in (0, 1], got 0.0"),
+    (["tiny.csv", "--loss", "mse"], f"fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
     (["tiny.csv", "--drop", "a,b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
     (["tiny.csv", "--drop", "a,"], "--drop must name columns, with commas between them, got 'a,'"),
     (["tiny.csv", "--id", "b"], "{0}/tiny.csv: no id column 'b'; columns are 'a'"),
-    (["tiny.csv", "--epochs", "9", "--model", "linear"], "moreauc fit: --epochs does not go with --model linear,"),
-    (["tiny.csv", "--dropout", "0.5", "--model", "linear"], "moreauc fit: --dropout needs --model mlp, got 0.5"),
-    (["tiny.csv", "--loss", "ce", "--surrogate", "logistic"], "moreauc fit: --surrogate is for losses of pairs, and"),
-    (["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"], "moreauc fit: --surrogate must be one of"),
+    (["tiny.csv", "--epochs", "9", "--model", "linear"], "fit: --epochs does not go with --model linear,"),
+    (["tiny.csv", "--dropout", "0.5", "--model", "linear"], "fit: --dropout needs --model mlp, got 0.5"),
+    (["tiny.csv", "--loss", "ce", "--surrogate", "logistic"], "fit: --surrogate is for losses of pairs"),
+    (["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"], "fit: --surrogate must be one of"),
     (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "--fpr-budget must be a number in [0, 1], got 2.0"),
     (["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"], "device must be one that torch has here, such as 'cpu'"),
-    (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be one of none, "),
-    (["tiny.csv", "--min-tpr", "0", "--model", "tree"], "moreauc fit: --model must be one of mlp, linear, trees,"),
-    (["tiny.csv", "--loss", "ce", "--model", "trees"], "moreauc fit: --loss does not go with --model trees, got 'ce'"),
-    (["tiny.csv", "--epochs", "9", "--model", "auto"], "moreauc fit: --epochs does not go with --model auto, got 9"),
-    (["tiny.csv", "--surrogate", "logistic", "--model", "auto"], "moreauc fit: --surrogate does not go with --model"),
-    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "moreauc fit: --lr must be a number in (0, inf), got -1.0"),
+    (["tiny.csv", "--baselines", "tree"], "fit: --baselines must be one of none, "),
+    (["tiny.csv", "--min-tpr", "0", "--model", "tree"], "fit: --model must be one of mlp, linear, trees,"),
+    (["tiny.csv", "--loss", "ce", "--model", "trees"], "fit: --loss does not go with --model trees, got 'ce'"),
+    (["tiny.csv", "--epochs", "9", "--model", "auto"], "fit: --epochs does not go with --model auto, got 9"),
+    (["tiny.csv", "--surrogate", "logistic", "--model", "auto"], "fit: --surrogate does not go with --model"),
+    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "fit: --lr must be a number in (0, inf), got -1.0"),
+    (["tiny.csv", "--seed", str(2**32)], "--seed"),
+    (["tiny.csv", "--batch-size", "1"], "--batch-size"),
 ]
 BAG_ERRORS = [
     (["differ.csv"], "target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'"),
@@ -173,8 +160,7 @@ BAG_ERRORS = [
     (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has 1 missing values, the first in row 6"),
     (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
-    (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
-    (["fine.csv", "--loss", "sonx"], f"moreauc fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'"),
+    (["fine.csv", "--loss", "sonx"], f"fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'"),
     (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags, got 'mlp'"),
     (["fine.csv", "--id", "x"], "moreauc fit: --id does not go with --bags, whose column names them, got 'x'"),
     (["fine.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
@@ -188,8 +174,6 @@ GROUP_ERRORS = [
     (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),
     (["--groups", "gap"], "group column 'gap' has 27 missing values, the first in row 1"),
     (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
-    (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
-    (["--groups", "race", "--fpr-budget", "0.1"], "--fpr-budget is for TPAUC and does not go with --groups, got 0.1"),
     (["--groups", "race", "--dropout", "0.1"], "--dropout does not go with --groups, got 0.1"),
     (["--groups", "race", "--positive", "ill"], "--positive is for TPAUC and does not go with --groups, got 'ill'"),
     (["--groups", "race", "--batch-size", "9"], "--batch-size does not go with --groups; use --groups-per-batch and"),
@@ -205,7 +189,6 @@ GROUP_ERRORS = [
     (["--task", "auto"], "--task needs --groups, got 'auto'"),
     (["--groups", "race", "--keep-groups", "--drop-groups"], "--keep-groups and --drop-groups exclude each other"),
     (["--drop-groups"], "--drop-groups needs --groups, got True"),
-    (["--keep-groups"], "--keep-groups needs --groups, got True"),
     (["--loss", "erm"], "--loss must be one of sonx, ce, "),
 ]
 FIT_ERRORS = [
@@ -228,27 +211,8 @@ def tables(tmp_path_factory):
 def test_fit_refuses_with_one_line(tables, tmp_path, words, message):
     before = snapshot(tables)
     words = [tables / word if word in TABLES or word == "missing.csv" else word for word in words]
-    result = call("fit", *words, "--out", tmp_path / "deep" / "run")
-    assert result.exit_code == 2 and message.format(tables) in result.stderr
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert message.format(tables) in refusal("fit", *words, "--out", tmp_path / "deep" / "run")
     assert snapshot(tables) == before and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--epochs", "many"],
-        ["--seed", str(2**32)],
-        ["--epochs", "0"],
-        ["--seed", "-1"],
-        ["--batch-size", "1"],
-        ["--colour", "red"],
-    ],
-)
-def test_a_bad_option_is_refused(tables, tmp_path, words):
-    result = call("fit", tables / "tiny.csv", "--target", "y", "--out", tmp_path / "run", *words)
-    assert result.exit_code == 2 and words[0] in result.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_output_folder_with_something_in_it(trained, tmp_path):
@@ -258,76 +222,47 @@ def test_an_output_folder_with_something_in_it(trained, tmp_path):
     (out / "report.html").write_text("old")
     before = snapshot(tmp_path)
     command = ["fit", trained / "data.csv", "--target", "state", "--out", out, *QUICK]
-    result = call(*command)
-    line = f"error: {out}: the folder is not empty; choose another --out, or replace its report with --force\n"
-    assert (result.exit_code, result.stderr) == (2, line)
+    assert refusal(*command).startswith(f"{out}: the folder is not empty; ")
     assert snapshot(tmp_path) == before
     # a run that fails after the folder was found free for --force changes nothing either
-    assert call(*command, "--force", "--device", "abacus").exit_code == 2
+    refusal(*command, "--force", "--device", "abacus")
     assert snapshot(tmp_path) == before
-    assert call(*command, "--force").exit_code == 0
+    done(*command, "--force")
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "notes.txt"])
     assert (out / "notes.txt").read_text() == "mine" and (out / "report.html").read_text() != "old"
+    (tmp_path / "file").write_text("mine")
+    assert refusal(*command[:4], "--out", tmp_path / "file", "--force") == (
+        f"{tmp_path / 'file'}: is a file, --out needs a folder"
+    )
+    before = snapshot(trained)
+    words = ["evaluate", trained / "run", trained / "data.csv", "--out", trained / "run", "--force"]
+    assert refusal(*words).startswith(f"{trained / 'run'}: holds a model, ")
+    assert snapshot(trained) == before
 
 
 def test_results_go_to_a_new_folder_where_none_is_named(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["fit", trained / "data.csv", "--target", "state", "--loss", "ce", "--epochs", 1, "--baselines", "none"]
+    words = ["fit", trained / "data.csv", "--target", "state", "--model", "linear", "--baselines", "none"]
     for name in ("data", "data-2", "data-3"):
-        assert call(*words).stdout.splitlines()[-1] == f"Report: {Path('reports') / name / 'report.html'}"
+        assert done(*words).stdout.splitlines()[-1] == f"Report: {Path('reports') / name / 'report.html'}"
     (tmp_path / "reports" / "data" / "report.html").write_text("old")
-    result = call(*words, "--force")
-    assert result.stdout.splitlines()[-1] == f"Report: {Path('reports') / 'data' / 'report.html'}"
+    assert "reports/data/report.html" in done(*words, "--force").stdout
     assert (tmp_path / "reports" / "data" / "report.html").read_text() != "old"
     report = json.loads((tmp_path / "reports" / "data-2" / "report.json").read_text())
     assert (report["settings"]["min_tpr"], report["settings"]["max_fpr"]) == REGION
     assert "--out reports/data-2 " in report["command"]
-    few = ["--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1", "--methods", "lr"]
-    assert "reports/data-comparison/report.html" in call("compare", *words[1:4], *few).stdout
+    assert "reports/data-comparison/report.html" in done("compare", *words[1:4], *FEW, "--methods", "lr").stdout
 
 
 def test_options_of_the_training_reach_it(trained, tmp_path):
     given = ["--surrogate", "logistic", "--patience", 1, "--dropout", 0.25, "--device", "cpu", "--fpr-budget", 0.2]
     words = ["fit", trained / "data.csv", "--target", "state", "--epochs", 30, "--baselines", "none", *given]
-    assert call(*words, "--out", tmp_path / "run").exit_code == 0
+    done(*words, "--out", tmp_path / "run")
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    settings, model = report["settings"], load_model(tmp_path / "run").model
     wanted = {"patience": 1, "dropout": 0.25, "device": "cpu", "fpr_budget": 0.2}
-    assert {name: settings[name] for name in wanted} == wanted and model.loss_options == {"surrogate": "logistic"}
+    assert {name: report["settings"][name] for name in wanted} == wanted
+    assert load_model(tmp_path / "run").model.loss_options == {"surrogate": "logistic"}
     assert len(report["history"]["SONX"]["rows"]) < 30
-
-
-def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(trained):
-    program = Path(sys.executable).parent / "moreauc"
-    command = [program, "predict", trained / "run", trained / "data.csv"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.close()
-    assert (process.stderr.read(), process.wait()) == ("", 1)
-    process.stderr.close()
-
-
-def test_an_empty_output_folder_is_fine(tmp_path):
-    out = tmp_path / "run"
-    out.mkdir()
-    with run_folder(out, force=False) as part:
-        (part / "report.json").write_text("{}")
-    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "report.json"]
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_an_output_path_that_is_a_file(trained, tmp_path):
-    (tmp_path / "run").write_text("mine")
-    result = call("fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", "--force", *QUICK)
-    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'run'}: is a file, --out needs a folder\n")
-    assert (tmp_path / "run").read_text() == "mine"
-
-
-def test_a_report_does_not_come_beside_a_model(trained):
-    before = snapshot(trained)
-    result = call("evaluate", trained / "run", trained / "data.csv", "--out", trained / "run", "--force")
-    message = "holds a model, which a report of this command does not belong to; choose another --out"
-    assert (result.exit_code, result.stderr) == (2, f"error: {trained / 'run'}: {message}\n")
-    assert snapshot(trained) == before
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -352,21 +287,22 @@ def test_a_folder_that_came_up_meanwhile_is_not_touched(tmp_path):
 
 
 def test_warnings_go_to_the_log(tmp_path):
+    (tmp_path / "run").mkdir()  # an empty folder is taken
     with run_folder(tmp_path / "run", force=False), warnings.catch_warnings():
         logging.captureWarnings(True)  # the surrounding filter of the tests was set before
         warnings.simplefilter("always")
         warnings.warn("few rows", UserWarning, stacklevel=1)
-    assert "WARNING" in (tmp_path / "run" / "log.txt").read_text()
-    assert "few rows" in (tmp_path / "run" / "log.txt").read_text()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "WARNING" in log and "few rows" in log and len(list(tmp_path.iterdir())) == 1
 
 
 SCORE_ERRORS = [
-    (["nowhere", "data.csv"], "{0}/nowhere: no such folder; give the folder that `moreauc fit` wrote"),
-    (["hollow", "data.csv"], "{0}/hollow: holds no model.joblib; give the folder that `moreauc fit` wrote"),
+    (["nowhere", "data.csv"], "{0}/nowhere: no such folder; "),
+    (["hollow", "data.csv"], "{0}/hollow: holds no model.joblib; "),
     (["broken", "data.csv"], "{0}/broken/model.joblib: the model cannot be read: "),
     (["foreign", "data.csv"], "{0}/foreign/model.joblib: not a model of `moreauc fit`, got dict"),
     (["run", "missing.csv"], "{0}/missing.csv: no such file"),
-    (["run", "narrow.csv"], "{0}/narrow.csv: columns 'dose', 'ward' missing, on which the model was trained"),
+    (["run", "narrow.csv"], "{0}/narrow.csv: columns 'dose', 'ward' missing"),
     (["run", "text.csv"], "{0}/text.csv: column 'age' must hold numbers, as in training, got 'old' in row 1"),
 ]
 
@@ -379,7 +315,7 @@ def scoring(trained, tmp_path_factory):
         (folder / name).mkdir()
     (folder / "broken" / "model.joblib").write_bytes(b"no pickle")
     joblib.dump({"a": 1}, folder / "foreign" / "model.joblib")
-    table = make_table(30)
+    table = rows_table(30)
     table.to_csv(folder / "data.csv", index=False)
     table.drop(columns=["dose", "ward"]).to_csv(folder / "narrow.csv", index=False)
     table.assign(age="old").to_csv(folder / "text.csv", index=False)
@@ -389,38 +325,36 @@ def scoring(trained, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-@pytest.mark.parametrize(
-    ("words", "message"), SCORE_ERRORS, ids=[words[0] + "-" + words[1] for words, _ in SCORE_ERRORS]
-)
-def test_evaluate_and_predict_refuse_with_one_line(scoring, tmp_path, command, words, message):
-    out = tmp_path / ("scores.csv" if command == "predict" else "report")
+@pytest.mark.parametrize(("words", "message"), SCORE_ERRORS)
+def test_evaluate_and_predict_refuse_with_one_line(scoring, tmp_path, words, message):
     before = snapshot(scoring)
-    result = call(command, *(scoring / word for word in words), "--out", out)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {message.format(scoring)}") and result.stderr.count("\n") == 1
+    for command, out in (("predict", "scores.csv"), ("evaluate", "report")):
+        line = refusal(command, *(scoring / word for word in words), "--out", tmp_path / out)
+        assert line.startswith(message.format(scoring))
     assert snapshot(scoring) == before and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("command", "table", "message"),
     [
-        ("unlabelled.csv", "no target column 'state'; columns are 'age', 'dose', 'gap', 'ward'"),
-        ("well.csv", "there are no positives (state = ill) among its 30 rows"),
-        ("other.csv", "target 'state' must be 'well' or 'ill', got 'dead' in row 1"),
+        (["evaluate"], "unlabelled.csv", "no target column 'state'; columns are 'age', 'dose', 'gap', 'ward'"),
+        (["evaluate"], "well.csv", "there are no positives (state = ill) among its 30 rows"),
+        (["evaluate"], "other.csv", "target 'state' must be 'well' or 'ill', got 'dead' in row 1"),
+        (["predict", "--out", "s.csv", "--instances", "i.csv"], "data.csv", "--instances needs a model of bags"),
     ],
 )
-def test_evaluate_needs_both_classes(scoring, table, message):
-    result = call("evaluate", scoring / "run", scoring / table)
-    assert (result.exit_code, result.stderr) == (2, f"error: {scoring / table}: {message}\n")
+def test_a_table_that_does_not_go_with_the_command(scoring, tmp_path, monkeypatch, command, table, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refusal(*command, scoring / "run", scoring / table)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("scores.txt", "unknown kind of file .txt, must be one of .csv, .tsv, .parquet, .pq"),
+        ("scores.txt", "unknown kind of file .txt, "),
         ("folder.csv", "is a folder, --out needs a file"),
-        ("old.csv", "the file exists; choose another --out, or replace it with --force"),
+        ("old.csv", "the file exists; choose another --out, "),
         ("none/scores.csv", "there is no folder {0}/none"),
     ],
 )
@@ -428,16 +362,9 @@ def test_predict_refuses_places(scoring, tmp_path, out, message):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "old.csv").write_text("mine")
     before = snapshot(tmp_path)
-    result = call("predict", scoring / "run", scoring / "data.csv", "--out", tmp_path / out)
-    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / out}: {message.format(tmp_path)}\n")
+    line = refusal("predict", scoring / "run", scoring / "data.csv", "--out", tmp_path / out)
+    assert line.startswith(f"{tmp_path / out}: {message.format(tmp_path)}")
     assert snapshot(tmp_path) == before
-
-
-def test_instances_need_a_model_of_bags(scoring, tmp_path):
-    out = ["--out", tmp_path / "s.csv", "--instances", tmp_path / "i.csv"]
-    result = call("predict", scoring / "run", scoring / "data.csv", *out)
-    assert result.exit_code == 2 and "--instances needs a model of bags" in result.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_traceback_is_there_for_who_asks(tmp_path):
@@ -449,23 +376,23 @@ def test_a_traceback_is_there_for_who_asks(tmp_path):
 def compared(trained, tmp_path_factory):
     """The smallest comparison, of a table and in one process."""
     out = tmp_path_factory.mktemp("compared") / "out"
-    words = ["--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1", "--methods", "sonx, ce,lightgbm"]
+    words = ["compare", trained / "data.csv", "--target", "state", "--out", out, *FEW]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli_console, "PAUSE", float("inf"))  # no lines of progress, however slow the machine
-        return out, call("compare", trained / "data.csv", "--target", "state", "--out", out, *words)
+        return out, done(*words, "--methods", "lr, ce,lightgbm")
 
 
 def test_compare_prints_a_ranked_table_and_leaves_a_report(compared):
     out, result = compared
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert lines[0].endswith("40 of 240 rows are positive (state = ill, the rarer of two values).")
+    assert result.stderr == "" and lines[0].endswith(
+        "40 of 240 rows are positive (state = ill, the rarer of two values)."
+    )
     assert lines[-1] == f"Report: {out / 'report.html'}"
     assert sorted(path.name for path in out.iterdir()) == ["log.txt", "report.html", "report.json"]
     report = json.loads((out / "report.json").read_text())
     ranked = sorted(report["rows"], key=lambda row: row["rank"])
-    assert {row["method"] for row in ranked} == {"sonx", "ce", "lightgbm"}
+    assert {row["method"] for row in ranked} == {"lr", "ce", "lightgbm"}
     assert [row["mean"] for row in ranked] == sorted((row["mean"] for row in ranked), reverse=True)
     cells = [line.strip("│").split("│") for line in lines if line.startswith("│")]
     assert [(cell[0].strip(), float(cell[1])) for cell in cells] == [
@@ -487,26 +414,23 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch)
     assert lines == ["folds: 25%, 0 s, about 0 s left", "folds: 100%, 0 s, about 0 s left"]
 
 
-def test_a_figure_that_fails_costs_no_comparison(tmp_path, monkeypatch):
+def test_a_figure_that_fails_costs_no_comparison(trained, tmp_path, monkeypatch):
     def fail(*values):
         raise RuntimeError("no font")
 
     monkeypatch.setattr(compare, "compare_report", fail)
-    make_table().to_csv(tmp_path / "data.csv", index=False)
-    words = ["--methods", "ce", "--folds", 2, "--inner-folds", 2, "--trials", 1, "--jobs", 1]
-    result = call("compare", tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "out", *words)
-    wanted = f"error: {tmp_path / 'out' / 'report.json'}: the numbers are saved here, but what comes after it failed: "
+    out = tmp_path / "out"
+    result = call("compare", trained / "data.csv", "--target", "state", "--out", out, "--methods", "lr", *FEW)
+    wanted = f"error: {out / 'report.json'}: the numbers are saved here, but what comes after it failed: "
     assert result.exit_code == 2 and f"{wanted}RuntimeError: no font" in result.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["log.txt", "report.json"]
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["description"]
+    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "report.json"]
+    assert json.loads((out / "report.json").read_text())["description"]
 
 
 def test_compare_on_an_example_says_how_it_was_made(tmp_path):
-    words = ["--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1", "--methods", "lightgbm"]
-    result = call("compare", "--example", "diabetes", "--out", tmp_path / "out", *words)
-    assert result.exit_code == 0, result.output
-    assert "44 of 442 patients are" in result.stdout
-    assert "44 of 442 patients are" in (tmp_path / "out" / "report.html").read_text()
+    result = done("compare", "--example", "diabetes", "--out", tmp_path / "out", "--methods", "lr", *FEW)
+    for text in (result.stdout, (tmp_path / "out" / "report.html").read_text()):
+        assert "44 of 442 patients are" in text
 
 
 @pytest.mark.parametrize(
@@ -514,9 +438,9 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
     [
         ([], "give a table with --target, or --example"),
         (["tiny.csv", "--example", "digits"], "give a table or --example, not both"),
-        (["tiny.csv"], "{0}/tiny.csv: --target must name the column with the two classes"),
+        (["tiny.csv"], "{0}/tiny.csv: --target must name the column"),
         (["--example", "iris"], "moreauc compare: --example must be one of digits, breast_cancer, diabetes, fraud,"),
-        (["--example", "digits", "--drop", "a"], "--target, --positive, --id and --drop go with a table of yours,"),
+        (["--example", "digits", "--drop", "a"], "--target, --positive, --id and --drop go with a table"),
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (["tiny.csv", "--target", "y", "--methods", "sonx,tree"], "moreauc compare: --methods must be one of "),
         (["tiny.csv", "--target", "y", "--methods", "ce,ce"], "moreauc compare: --methods must name each once, got"),
@@ -526,9 +450,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
 )
 def test_compare_refuses_with_one_line(tables, tmp_path, words, message):
     named = [tables / word if word.endswith(".csv") else word for word in words]
-    result = call("compare", *named, "--out", tmp_path / "deep" / "out")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {message.format(tables)}") and result.stderr.count("\n") == 1
+    assert refusal("compare", *named, "--out", tmp_path / "deep" / "out").startswith(message.format(tables))
     assert not list(tmp_path.iterdir())
 
 
@@ -558,37 +480,28 @@ def test_every_option_in_the_docs_exists(command):
     assert named == options_of(command) - {"--help"}
 
 
-@pytest.mark.parametrize(("call", "heavy"), [("import moreauc.app.cli.predict", {"matplotlib"})])
-def test_heavy_modules_are_imported_when_they_are_needed(call, heavy):
-    code = f"import sys; from moreauc.app.cli import app; {call}; print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
+def test_scores_are_predicted_without_the_library_of_figures():
+    code = "import sys, moreauc.app.cli.predict; print('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_path):
     """One score for all rows: TPAUC 0 at (0.5, 0.5), and a warning on the terminal, on the page and in the log."""
     monkeypatch.setattr(TPAUCClassifier, "decision_function", lambda self, X: np.zeros(len(X)))
     options = ["--epochs", "2", "--min-tpr", "0.5", "--max-fpr", "0.5"]
-    result = call("fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", *options)
-    assert result.exit_code == 0, result.output
+    result = done("fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", *options)
     line = "100.0% of the rows of the region have a score that rows of the other class have too"
     for text in (result.stderr, *((tmp_path / "run" / name).read_text() for name in ("report.html", "log.txt"))):
         assert f"SONX: {line}" in text
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert [row["tpauc"]["estimate"] == 0.0 for row in report["test"]] == [True, False]
-    assert [row["tied"] == 1.0 for row in report["test"]] == [True, False]
-    result = call("evaluate", tmp_path / "run", trained / "data.csv")
-    assert line in result.output
+    assert [(row["tpauc"]["estimate"] == 0.0, row["tied"] == 1.0) for row in report["test"]] == [(1, 1), (0, 0)]
+    assert line in call("evaluate", tmp_path / "run", trained / "data.csv").output
 
 
-def test_an_example_is_written_and_can_be_fitted(tmp_path):
+def test_an_example_is_written(tmp_path):
     out = tmp_path / "new" / "payments.csv"
-    result = call("example", "fraud", "--out", out)
-    assert result.exit_code == 0 and f"moreauc fit {out} --target target" in result.output
+    assert f"moreauc fit {out} --target target" in done("example", "fraud", "--out", out).stdout
     assert pd.read_csv(out)["target"].mean() == pytest.approx(0.02, abs=0.005)
-    assert "the file exists" in call("example", "fraud", "--out", out).output
-    assert call("example", "fraud", "--out", out, "--force").exit_code == 0
-    assert (
-        "NAME must be one of digits" in call("example", "frod").output
-        and "did you mean 'fraud'?" in call("example", "frod").output
-    )
+    assert "the file exists" in refusal("example", "fraud", "--out", out)
+    done("example", "fraud", "--out", out, "--force")
+    assert re.search("NAME must be one of digits.*did you mean 'fraud'", refusal("example", "frod"))
