@@ -40,15 +40,12 @@ def test_weights_by_hand(kind):
     scores, weights = instance_weights(kind(OUTPUTS), "attention")
     np.testing.assert_array_equal(scores, OUTPUTS[:, 0])
     np.testing.assert_allclose(weights, softmax(OUTPUTS[:, 1]), rtol=1e-12)
-    scores, weights = instance_weights(kind(OUTPUTS[:, 0]), "smoothed_max", temperature=0.7)
-    np.testing.assert_array_equal(scores, OUTPUTS[:, 0])
-    np.testing.assert_allclose(weights, softmax(OUTPUTS[:, 0] / 0.7), rtol=1e-12)
     np.testing.assert_array_equal(instance_weights(kind(OUTPUTS[:, 0]), "mean")[1], np.full(4, 0.25))
-
-
-def test_the_temperature_of_a_pooling_is_its_own():
-    weights = instance_weights(OUTPUTS[:, 0], SmoothedMaxPooling(0.7), temperature=5.0)[1]
-    np.testing.assert_allclose(weights, softmax(OUTPUTS[:, 0] / 0.7), rtol=1e-12)
+    # the temperature of a pooling is its own
+    for pooling, temperature in (("smoothed_max", 0.7), (SmoothedMaxPooling(0.7), 5.0)):
+        scores, weights = instance_weights(kind(OUTPUTS[:, 0]), pooling, temperature=temperature)
+        np.testing.assert_array_equal(scores, OUTPUTS[:, 0])
+        np.testing.assert_allclose(weights, softmax(OUTPUTS[:, 0] / 0.7), rtol=1e-12)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "smoothed_max", "attention"])
@@ -90,47 +87,39 @@ def test_the_outputs_of_a_model_stay_as_they_are():
 @pytest.mark.parametrize(
     ("outputs", "pooling", "message"),
     [
-        (OUTPUTS, "mean", r"instance_weights: outputs must have shape \(T,\), got \(4, 2\)"),
+        (OUTPUTS, "mean", r"outputs must have shape \(T,\), got \(4, 2\)"),
         (OUTPUTS, MeanPooling(), r"outputs must have shape \(T,\), got \(4, 2\)"),
         (OUTPUTS[:, 0], "attention", r"outputs must have shape \(T, 2\), got \(4,\)"),
         ([], "mean", r"outputs must have shape \(T,\), got \(0,\)"),
         ([1.0, np.nan], "mean", r"outputs must be finite, got nan \(1 such"),
-        ([1.0, np.inf], "smoothed_max", "outputs must be finite, got inf"),
-        ([1j, 2.0], "mean", "outputs must hold real numbers, got torch.complex128"),
-        (["a", "b"], "mean", "outputs must hold numbers, got a list of other types"),
-        ([[1.0], [1.0, 2.0]], "mean", "outputs must hold numbers, got a list of other types"),
-        ([1e308, 1.0], "smoothed_max", "instance_weights: weights of the instances must be finite, got nan"),
-        ([1.0], "max", "instance_weights: pooling must be one of"),
+        ([1j, 2.0], "mean", "outputs must hold real numbers"),
+        (["a", "b"], "mean", "outputs must hold numbers"),
+        ([1e308, 1.0], "smoothed_max", "weights of the instances must be finite, got nan"),
+        ([1.0], "max", "pooling must be one of"),
+        ([1.0], "smoothed_max", "temperature must be a number in"),
     ],
 )
 def test_outputs_that_have_no_weights(outputs, pooling, message):
-    with pytest.raises(ValueError, match=message):
-        instance_weights(outputs, pooling)
-
-
-def test_a_temperature_out_of_range():
-    with pytest.raises(ValueError, match="instance_weights: temperature must be a number in"):
-        instance_weights([1.0], "smoothed_max", temperature=0.0)
+    with pytest.raises(ValueError, match=f"instance_weights: {message}"):
+        instance_weights(outputs, pooling, temperature=0.0 if "temperature" in message else 1.0)
 
 
 def test_bars_from_the_heaviest_on():
-    figure = plot_instance_weights([0.5, -2.0, 1234.5, 7.0], [0.1, 0.6, 0.2, 0.1], title="a bag")
+    marked = torch.tensor([True, False, True, False])
+    plain = plot_instance_weights([0.5, -2.0, 1234.5, 7.0], [0.1, 0.6, 0.2, 0.1], title="a bag")
+    figure = plot_instance_weights([0.5, -2.0, 1234.5, 7.0], torch.tensor([0.1, 0.6, 0.2, 0.1]), marked=marked)
     axes = figure.axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [0.6, 0.2, 0.1, 0.1]
+    np.testing.assert_allclose([bar.get_width() for bar in axes.patches], [0.6, 0.2, 0.1, 0.1])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "0", "3"]  # equal ones in their order
     second = axes.child_axes[0]
     assert [label.get_text() for label in second.get_yticklabels()] == ["-2.00", "+1.23e+03", "+0.50", "+7.00"]
-    assert figure.get_suptitle() == "a bag" and not axes.lines and not figure.legends
     low, high = axes.get_ylim()
     assert low > high  # the first bar is the upper one
-    assert png(figure)[:4] == b"\x89PNG"
-
-
-def test_marked_bars_have_a_star():
-    figure = plot_instance_weights([0.0] * 3, torch.tensor([0.2, 0.5, 0.3]), marked=torch.tensor([True, False, True]))
-    (stars,) = figure.axes[0].lines
+    (stars,) = axes.lines
     assert stars.get_ydata().tolist() == [1, 2] and stars.get_marker() == "*"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["marked"]
+    assert plain.get_suptitle() == "a bag" and not plain.axes[0].lines and not plain.legends
+    assert png(figure)[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize("images", [None, np.zeros((50, 4, 4))])
@@ -142,9 +131,11 @@ def test_a_large_bag_is_cut_and_says_so(images):
     shown = len(figure.axes[0].patches) if images is None else len(labels_below(figure))
     assert shown == 3
     assert not plot_instance_weights([1.0], [1.0], limit=1).get_suptitle()
+    nothing = plot_instance_weights(np.zeros(50), np.zeros(50), images=images, limit=1)
+    assert nothing.get_suptitle().endswith("with 0 % of the weight") and png(nothing)[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("size", [1, 6, 7, 24])
+@pytest.mark.parametrize("size", [1, 7, 24])
 def test_tiles_in_order_with_frames_by_weight(size):
     random = np.random.Generator(np.random.PCG64(0))
     images, weights = random.random((size, 8, 6)), random.random(size) / size
@@ -182,41 +173,27 @@ def test_pictures_of_any_type(dtype):
     assert png(figure)[:4] == png(grey)[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("images", [None, np.zeros((2, 4, 4))])
-def test_weights_that_are_all_zero_can_be_drawn(images):
-    figure = plot_instance_weights([0.0, 1.0], [0.0, 0.0], images=images, limit=1)
-    assert figure.get_suptitle().endswith("with 0 % of the weight")
-    assert png(figure)[:4] == b"\x89PNG"
-
-
-GOOD = {"scores": [1.0, 2.0], "weights": [0.5, 0.5]}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weights": [0.5, -0.1]}, r"weights must be at least 0, got -0\.1"),
-        ({"weights": [0.5, np.nan]}, "weights must be finite, got nan"),
-        ({"weights": []}, r"weights must have shape \(T,\), got \(0,\)"),
-        ({"weights": [[0.5, 0.5]]}, r"weights must have shape \(T,\), got \(1, 2\)"),
+        ({"weights": [0.5, -0.1]}, r"weights .* got -0\.1"),
+        ({"weights": [0.5, np.nan]}, "weights .* got nan"),
+        ({"weights": []}, r"weights .* got \(0,\)"),
         ({"weights": [0.5, 0.3, 0.2]}, r"scores must have shape \(3,\), got \(2,\)"),
-        ({"scores": [1.0, np.inf]}, "scores must be finite, got inf"),
-        ({"images": np.zeros((3, 4, 4))}, r"images must have shape \(2, height, width\) or .*, got \(3, 4, 4\)"),
-        (
-            {"images": np.zeros((2, 3, 4, 4))},
-            r"images must have shape .* or \(2, height, width, 3\), got \(2, 3, 4, 4\)",
-        ),
-        ({"images": np.full((2, 4, 4), np.nan)}, "images must be finite, got nan"),
-        ({"images": np.full((2, 4, 4, 3), 255.0)}, r"images with colours must be bytes .* \[0, 1\], got 255 to 255"),
-        ({"images": np.full((2, 4, 4, 3), -1.0)}, r"images with colours must be .*, got -1 to -1"),
-        ({"marked": [True]}, r"marked must have shape \(2,\), got \(1,\)"),
-        ({"marked": [0, 1]}, r"marked must be True or False, got torch\.int64"),
-        ({"limit": 0}, "limit must be an integer of at least 1, got 0"),
+        ({"scores": [1.0, np.inf]}, "scores .* got inf"),
+        ({"images": np.zeros((3, 4, 4))}, r"images must have shape \(2, height, width\) .* got \(3, 4, 4\)"),
+        ({"images": np.zeros((2, 3, 4, 4))}, r"images .* got \(2, 3, 4, 4\)"),
+        ({"images": np.full((2, 4, 4), np.nan)}, "images .* got nan"),
+        ({"images": np.full((2, 4, 4, 3), 255.0)}, r"images .* \[0, 1\], got 255 to 255"),
+        ({"images": np.full((2, 4, 4, 3), -1.0)}, "images .* got -1 to -1"),
+        ({"marked": [True]}, r"marked .* got \(1,\)"),
+        ({"marked": [0, 1]}, "marked must be True or False"),
+        ({"limit": 0}, "limit .* got 0"),
     ],
 )
 def test_instances_that_cannot_be_drawn(change, message):
     with pytest.raises(ValueError, match=f"^plot_instance_weights: {message}"):
-        plot_instance_weights(**{**GOOD, **change})
+        plot_instance_weights(**{"scores": [1.0, 2.0], "weights": [0.5, 0.5], **change})
 
 
 IMAGE = np.random.Generator(np.random.PCG64(1)).integers(0, 256, (70, 101, 3), dtype=np.uint8)
@@ -266,20 +243,19 @@ def test_a_smaller_grid():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image": IMAGE[..., 0]}, r"image must have shape \(height, width, 3\), got \(70, 101\)"),
-        ({"image": IMAGE.transpose(2, 0, 1)}, r"image must have shape \(height, width, 3\), got \(3, 70, 101\)"),
-        ({"image": IMAGE * 1.0}, r"image with colours must be bytes or lie in \[0, 1\], got 0 to 255"),
+        ({"image": IMAGE[..., 0]}, r"image .* got \(70, 101\)"),
+        ({"image": IMAGE.transpose(2, 0, 1)}, r"image .* got \(3, 70, 101\)"),
+        ({"image": IMAGE * 1.0}, "image .* got 0 to 255"),
         ({"weights": np.ones(5)}, r"weights must have shape \(6,\), got \(5,\)"),
-        ({"weights": np.full(6, -1.0)}, "weights must be at least 0, got -1"),
-        ({"weights": np.full(6, np.nan)}, "weights must be finite, got nan"),
-        ({"patch": 0}, "patch must be an integer of at least 1, got 0"),
+        ({"weights": np.full(6, -1.0)}, "weights .* got -1"),
+        ({"patch": 0}, "patch .* got 0"),
         ({"patch": 71}, "patch must be at most the image's sides, 70 and 101, got 71"),
-        ({"grid": (2, 4)}, r"grid must be at most \(2, 3\) for patches of 32 pixels, got \(2, 4\)"),
-        ({"grid": (3, 3)}, r"grid must be at most \(2, 3\) for patches of 32 pixels, got \(3, 3\)"),
-        ({"grid": (0, 3)}, "grid must be an integer of at least 1, got 0"),
-        ({"grid": 6}, "grid must be a pair, rows and columns, got 6"),
-        ({"grid": (2, 3, 1)}, r"grid must be a pair, rows and columns, got \(2, 3, 1\)"),
-        ({"alpha": 1.5}, r"alpha must be a number in \[0, 1\], got 1\.5"),
+        ({"grid": (2, 4)}, r"grid must be at most \(2, 3\) .* got \(2, 4\)"),
+        ({"grid": (3, 3)}, r"grid must be at most \(2, 3\) .* got \(3, 3\)"),
+        ({"grid": (0, 3)}, "grid .* got 0"),
+        ({"grid": 6}, "grid .* got 6"),
+        ({"grid": (2, 3, 1)}, r"grid .* got \(2, 3, 1\)"),
+        ({"alpha": 1.5}, r"alpha .* got 1\.5"),
     ],
 )
 def test_patches_that_cannot_be_drawn(change, message):

@@ -330,7 +330,9 @@ def test_predict_writes_instances(bag_run, tmp_path):
     pooled = (instances["score"] * instances["weight"]).groupby(instances["bag"]).sum()[names]
     expected = score_by_hand(bag_run.run, frame)[1]
     np.testing.assert_allclose(pooled - load_model(bag_run.run).model.threshold_, expected, rtol=1e-4, atol=1e-6)
-    assert "--keep-columns needs a model of rows, got one of bags" in call(*words[:-1], "--keep-columns").stderr
+    assert (
+        "--keep-columns needs a model of rows, got one of bags" in call(*words[:-1], "--force", "--keep-columns").stderr
+    )
 
 
 @pytest.mark.parametrize("run", ["rows", "classes"], indirect=True)

@@ -93,11 +93,7 @@ def test_labels_names_tiles_and_counts(small):
 
 def test_a_seed_is_a_draw(small, monkeypatch):
     before, state = np.random.get_state()[1].copy(), torch.get_rng_state()
-    first, again, other = (
-        load_histology("colon", small),
-        load_histology("colon", small),
-        load_histology("colon", small, seed=1),
-    )
+    first, again, other = (load_histology("colon", small, seed=seed) for seed in (0, 0, 1))
     example_histology(num_positives=1, num_negatives=1)
     assert (np.random.get_state()[1] == before).all() and torch.equal(torch.get_rng_state(), state)
     assert first.image_names == again.image_names and torch.equal(first.patches, again.patches)
@@ -110,52 +106,48 @@ def test_a_seed_is_a_draw(small, monkeypatch):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"colon_n/colonn4.png": b"no image"}, "hold images, got 'colon_n/colonn4.png': "),
-        ({"colon_n/colonn4.png": encoded(pixels_of("colon_n", 4, (9, 12)))}, "hold images, got 'colon_n/colonn4"),
-        ({"extra/colon_n/colonn4.png": b""}, "have images 1 to 15 of colon_n, each once, got 16 images"),
-        ({"colon_n/colonn16.png": b""}, "have images 1 to 15 of colon_n, each once, got 16 images"),
+        ({"colon_n/colonn4.png": b"no image"}, "'colon_n/colonn4.png'"),
+        ({"colon_n/colonn4.png": encoded(pixels_of("colon_n", 4, (9, 12)))}, "'colon_n/colonn4"),
+        ({"extra/colon_n/colonn4.png": b""}, "each once, got 16 images"),
+        ({"colon_n/colonn16.png": b""}, "images 1 to 15 of colon_n, each once, got 16 images"),
     ],
 )
 def test_tars_that_do_not_fit(small, files, message):
     write_set(small / "lc25000", {"colon_aca/README.txt": b"?", **files})  # other files are left alone
-    with pytest.raises(ValueError, match=rf"load_histology: colon_224\.tar must {message}"):
+    with pytest.raises(ValueError, match=rf"load_histology: colon_224\.tar must .*{message}"):
         load_histology("colon", small)
 
 
-@pytest.mark.parametrize("wrong", ["colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"])
-def test_checksums_of_the_users_files(small, monkeypatch, wrong):
-    for name in ("colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"):
+def test_checksums_of_the_users_files(small, monkeypatch):
+    names = ("colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv")
+    for name in names:
         entry = PUBLIC_FILES[name]
-        right = entry.checksum(small / "lc25000" / name)
-        monkeypatch.setitem(PUBLIC_FILES, name, replace(entry, sha256=right))
+        monkeypatch.setitem(PUBLIC_FILES, name, replace(entry, sha256=entry.checksum(small / "lc25000" / name)))
     expected = load_histology("colon", small, verify=True).image_names
-    monkeypatch.setitem(PUBLIC_FILES, wrong, replace(PUBLIC_FILES[wrong], sha256="0" * 64))
-    with pytest.raises(
-        ValueError, match=rf"load_histology: .*{wrong} must have the sha256 0{{64}}, got [0-9a-f]{{64}}"
-    ):
-        load_histology("colon", small, verify=True)
-    assert load_histology("colon", small).image_names == expected
+    for name in names:
+        with monkeypatch.context() as patch:
+            patch.setitem(PUBLIC_FILES, name, replace(PUBLIC_FILES[name], sha256="0" * 64))
+            with pytest.raises(ValueError, match=rf"load_histology: .*{name} must have the sha256 0{{64}}"):
+                load_histology("colon", small, verify=True)
+            assert load_histology("colon", small).image_names == expected
 
 
-def test_missing_and_broken_files(small):
-    place = small / "lc25000"
-    (place / "colon_n_source_tiles.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"colon_n_source_tiles.csv must have integers cluster_label and img_path"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "must have integers cluster_label and img_path"),
+        ("cluster_label,img_path\n0.5,colon_n/colonn1.png\n", "must have integers cluster_label and img_path"),
+        ("", "must be a table of tiles"),
+        ("cluster_label,img_path\n1,colon_n/colonn1.png\n", "got no row for 'colon_n/colonn2.png'"),
+        ("cluster_label,img_path\n1,a/x/y.png\n2,b/x/y.png\n", "one tile for each image, got two"),
+    ],
+)
+def test_broken_tables_of_tiles(small, content, message):
+    (small / "lc25000" / "colon_n_source_tiles.csv").write_text(content)
+    with pytest.raises(ValueError, match=f"load_histology: .*{message}"):
         load_histology("colon", small)
-    (place / "colon_n_source_tiles.csv").write_text("cluster_label,img_path\n0.5,colon_n/colonn1.png\n")
-    with pytest.raises(ValueError, match=r"colon_n_source_tiles.csv must have integers cluster_label and img_path"):
-        load_histology("colon", small)
-    (place / "colon_n_source_tiles.csv").write_text("")
-    with pytest.raises(ValueError, match=r"colon_n_source_tiles.csv must be a table of tiles, got"):
-        load_histology("colon", small)
-    (place / "colon_n_source_tiles.csv").write_text("cluster_label,img_path\n1,colon_n/colonn1.png\n")
-    with pytest.raises(ValueError, match=r"name every image drawn, got no row for 'colon_n/colonn2.png'"):
-        load_histology("colon", small)
-    (place / "colon_n_source_tiles.csv").write_text("cluster_label,img_path\n1,a/x/y.png\n2,b/x/y.png\n")
-    with pytest.raises(ValueError, match=r"colon_n_source_tiles.csv must have one tile for each image, got two for"):
-        load_histology("colon", small)
-    (place / "colon_224.tar").write_bytes(b"not a tar")
-    with pytest.raises(ValueError, match=r"load_histology: colon_224.tar must be a tar file of images, got"):
+    (small / "lc25000" / "colon_224.tar").write_bytes(b"not a tar")
+    with pytest.raises(ValueError, match=r"colon_224.tar must be a tar file"):
         load_histology("colon", small)
 
 

@@ -25,15 +25,8 @@ ROWS = 40
 
 def net(columns: int = 5, dropout: float = 0.0) -> nn.Module:
     # no bias before batch norm: its gradient is rounding noise, which Adam would make large
-    layers = [
-        nn.Linear(columns, 8, bias=False),
-        nn.BatchNorm1d(8),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(8, 1),
-        nn.Flatten(0),
-    ]
-    return nn.Sequential(*layers)
+    inner = [nn.Linear(columns, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout)]
+    return nn.Sequential(*inner, nn.Linear(8, 1), nn.Flatten(0))
 
 
 def rows():
@@ -98,32 +91,16 @@ class Trainers:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_copies_are_trained_as_each_would_be_alone(optimizer, float64):
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_copies_are_trained_as_each_would_be_alone(optimizer, scheduled, float64):
+    """With one learning rate, or with one each, a schedule and a proximal point."""
     x, labels = rows()
-    trainers = Trainers([net() for _ in GAMMAS], OPTIMIZERS[optimizer])
+    settings = {"rates": [0.1, 0.01, 0.03], "proximal": 0.3, "milestones": (2, 4)} if scheduled else {}
+    trainers = Trainers([net() for _ in GAMMAS], OPTIMIZERS[optimizer], **settings)
+    start = copy.deepcopy(trainers.alone)
     together = SideBySideLoss([loss(labels, gamma) for gamma in GAMMAS])
     alone = [loss(labels, gamma) for gamma in GAMMAS]
     assert together.needs_previous
-    start = copy.deepcopy(trainers.alone)
-    for batch in batches(x, labels, 30):
-        trainers.step(together, alone, batch)
-    assert_same(trainers.together, trainers.alone)
-    for one, other in zip(together.criteria, alone, strict=True):
-        torch.testing.assert_close(one.u, other.u, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(one.s, other.s, rtol=1e-9, atol=1e-11)
-    moved = [
-        float((a[0].weight - b[0].weight).detach().abs().max()) for a, b in zip(trainers.alone, start, strict=True)
-    ]
-    assert min(moved) > 1e-2  # all of them went somewhere
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_learning_rates_of_copies_with_a_schedule_and_a_pull(optimizer, float64):
-    x, labels = rows()
-    rates = [0.1, 0.01, 0.03]
-    trainers = Trainers([net() for _ in rates], OPTIMIZERS[optimizer], rates, proximal=0.3, milestones=(2, 4))
-    together = SideBySideLoss([loss(labels, gamma) for gamma in GAMMAS])
-    alone = [loss(labels, gamma) for gamma in GAMMAS]
     for epoch in range(5):
         for batch in batches(x, labels, 6):
             trainers.step(together, alone, batch)
@@ -131,8 +108,13 @@ def test_learning_rates_of_copies_with_a_schedule_and_a_pull(optimizer, float64)
         if epoch in (1, 3):
             for pull in trainers.pulls:
                 pull.restart()
-    assert trainers.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
+    assert trainers.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 if scheduled else 0.1)
     assert_same(trainers.together, trainers.alone)
+    for one, other in zip(together.criteria, alone, strict=True):
+        torch.testing.assert_close(one.u, other.u, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(one.s, other.s, rtol=1e-9, atol=1e-11)
+    moved = [(a[0].weight - b[0].weight).abs().max().item() for a, b in zip(trainers.alone, start, strict=True)]
+    assert min(moved) > 1e-3  # all of them went somewhere
 
 
 def test_bags_with_attention(float64):
@@ -194,17 +176,7 @@ def test_masks_of_dropout_differ_between_copies_and_are_kept_for_the_previous_we
     assert torch.equal(together(x), previous(x))
 
 
-@pytest.mark.parametrize(
-    ("models", "message"),
-    [
-        (lambda: [net(), net(6)], r"models must have the same weights, got others in models\[1\]"),
-        (lambda: [net(), net().double()], r"models must have the same weights, got others in models\[1\]"),
-        (
-            lambda: [nn.Linear(2, 2), nn.Linear(2, 2, bias=False)],
-            r"models must have the same weights, got others in models\[1\]",
-        ),
-    ],
-)
-def test_models_that_cannot_stand_side_by_side(models, message):
-    with pytest.raises(ValueError, match=f"SideBySide: {message}"):
-        SideBySide(models())
+@pytest.mark.parametrize("other", [lambda: net(6), lambda: net().double(), lambda: nn.Linear(2, 2)])
+def test_models_that_cannot_stand_side_by_side(other):
+    with pytest.raises(ValueError, match=r"SideBySide: models must have the same weights, got others in models\[1\]"):
+        SideBySide([net(), other()])

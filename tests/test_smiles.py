@@ -44,7 +44,7 @@ def dense(smiles, kind, radius, size):
 
 
 @pytest.mark.parametrize("kind", ["bit", "count"])
-@pytest.mark.parametrize(("radius", "size"), [(0, 64), (2, 2048), (3, 1000)])
+@pytest.mark.parametrize(("radius", "size"), [(0, 64), (3, 1000)])
 def test_fingerprints_are_those_of_rdkit(kind, radius, size):
     smiles = [*SMILES, *example_smiles()[::97]]
     found = SmilesFingerprints(kind=kind, radius=radius, size=size).fit_transform(smiles)
@@ -74,14 +74,10 @@ def test_salts_are_stripped_to_the_largest_organic_fragment(kind, salt, parent):
     np.testing.assert_array_equal(whole, dense([salt], kind, 2, 4096))
 
 
-def test_equal_fragments_give_the_same_molecule_in_any_order():
-    names = SmilesFingerprints().canonical(["CCO.CCN", "CCN.CCO", "OCC.NCC"])
-    assert names[0] == names[1] == names[2]
-
-
 def test_canonical_smiles_and_scaffolds():
     found = SmilesFingerprints()
     assert found.canonical(["OCC", "C(C)O", "CCO", "C1CC"]) == ["CCO"] * 3 + [""]
+    assert len(set(found.canonical(["CCO.CCN", "CCN.CCO", "OCC.NCC"]))) == 1  # fragments of one size
     assert found.scaffolds(["CCc1ccccc1", "c1ccccc1CCN.Cl", "CCO", ""]) == ["c1ccccc1", "c1ccccc1", "", ""]
 
 
@@ -100,10 +96,9 @@ REASONS = {
 
 @pytest.mark.parametrize("row", REASONS)
 def test_an_invalid_row_is_named(row):
-    rows = ["CC", WRONG[row]]
-    with pytest.raises(ValueError, match=r"SmilesFingerprints: X must hold SMILES .* row 2 \(from 1\)") as caught:
-        SmilesFingerprints().transform(rows)
-    assert f"{REASONS[row]}" in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"X must hold SMILES .* row 2 \(from 1\)") as caught:
+        SmilesFingerprints().transform(["CC", WRONG[row]])
+    assert REASONS[row] in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_invalid_rows_are_found_and_zeroed():
@@ -141,22 +136,19 @@ def test_processes_give_the_same(monkeypatch, capsys):
 def test_kinds_of_input(kind):
     found = SmilesFingerprints().fit_transform(kind(SMILES))
     np.testing.assert_array_equal(found.toarray(), dense(SMILES, "bit", 2, 4096))
-
-
-def test_no_rows():
     assert SmilesFingerprints(size=16).transform([]).shape == (0, 16)
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"kind": "counts"}, r"kind must be one of \['count', 'bit'\], got 'counts'"),
-        ({"invalid": "skip"}, r"invalid must be one of \['error', 'zero'\], got 'skip'"),
-        ({"radius": -1}, "radius must be an integer of at least 0, got -1"),
-        ({"size": 0}, "size must be an integer of at least 1, got 0"),
-        ({"strip_salts": "no"}, "strip_salts must be True or False, got 'no'"),
+        ({"kind": "counts"}, "kind .* got 'counts'"),
+        ({"invalid": "skip"}, "invalid .* got 'skip'"),
+        ({"radius": -1}, "radius .* got -1"),
+        ({"size": 0}, "size .* got 0"),
+        ({"strip_salts": "no"}, "strip_salts .* got 'no'"),
         ({"n_jobs": 0}, "n_jobs must not be 0"),
-        ({"n_jobs": 1.5}, "n_jobs must be an integer or None, got 1.5"),
+        ({"n_jobs": 1.5}, "n_jobs .* got 1.5"),
     ],
 )
 def test_wrong_arguments(options, match):
@@ -165,10 +157,9 @@ def test_wrong_arguments(options, match):
 
 
 def test_wrong_shapes():
-    with pytest.raises(ValueError, match="got one text, 'CCO'"):
-        SmilesFingerprints().transform("CCO")
-    with pytest.raises(ValueError, match=r"one SMILES for each row, got \(2, 3\)"):
-        SmilesFingerprints().transform(np.array(SMILES).reshape(2, 3))
+    for values, match in (("CCO", "got one text, 'CCO'"), (np.array(SMILES).reshape(2, 3), r"got \(2, 3\)")):
+        with pytest.raises(ValueError, match=match):
+            SmilesFingerprints().transform(values)
 
 
 def test_a_missing_rdkit_names_the_extra(monkeypatch):
@@ -235,15 +226,11 @@ def test_groups_are_held_out_whole_by_a_network():
     model = TPAUCClassifier(epochs=1, ensemble=1, random_state=0).fit(X, y, weight, groups=groups)
     held, rest = set(groups[model.held_out_]), set(groups[np.setdiff1d(np.flatnonzero(weight), model.held_out_)])
     assert held and rest and not held & rest
-
-
-@pytest.mark.parametrize("kind", [TPAUCLinear, TPAUCClassifier])
-def test_wrong_groups(kind):
-    X, y, groups = grouped_rows(50, 5)
-    with pytest.raises(ValueError, match="groups must have no missing values, got 1"):
-        kind().fit(X, y, groups=[None, *groups[1:]])
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        kind().fit(X, y, groups=groups[1:])
+    for kind in (TPAUCLinear, TPAUCClassifier):
+        with pytest.raises(ValueError, match="groups must have no missing values, got 1"):
+            kind().fit(X, y, groups=[None, *groups[1:]])
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            kind().fit(X, y, groups=groups[1:])
 
 
 # The command line
@@ -305,34 +292,28 @@ def test_the_page_has_curves_and_drawn_molecules(run):
 def test_predict_ranks_a_library_as_a_stream(assay, run, tmp_path, monkeypatch):
     folder, frame = assay
     monkeypatch.setattr("moreauc.app.cli.screen.CHUNK", 70)
-    every, best = tmp_path / "all.csv", tmp_path / "best.csv"
-    assert (
-        "of 600 molecules are called active = 1" in done("predict", run[0], folder / "assay.csv", "--out", every).stdout
-    )
-    done("predict", run[0], folder / "assay.csv", "--top", 9, "--out", best)
+    words, every, best = ["predict", run[0], folder / "assay.csv"], tmp_path / "all.csv", tmp_path / "best.csv"
+    assert "of 600 molecules are called active = 1" in done(*words, "--out", every).stdout
+    done(*words, "--top", 9, "--out", best)
     whole, top = pd.read_csv(every), pd.read_csv(best)
     assert list(whole) == ["row", "name", "smiles", "score", "probability", "decision"]
-    saved = load_model(run[0])
-    scores = saved.model.decision_function(SmilesFingerprints().transform(frame["smiles"]))
+    scores = load_model(run[0]).model.decision_function(SmilesFingerprints().transform(frame["smiles"]))
     np.testing.assert_allclose(whole["score"], scores)
     wanted = whole.sort_values("score", ascending=False, kind="stable")[:9].reset_index(drop=True)
     wanted.insert(0, "rank", range(1, 10))
     pd.testing.assert_frame_equal(top, wanted)
-    shown = done("predict", run[0], folder / "assay.csv", "--top", 9, "--jobs", 1).stdout
-    assert shown == best.read_text()
+    assert done(*words, "--top", 9, "--jobs", 1).stdout == best.read_text()
 
 
 def test_invalid_rows_of_a_library_are_skipped_on_request(assay, run, tmp_path, monkeypatch):
-    _, frame = assay
     monkeypatch.setattr("moreauc.app.cli.screen.CHUNK", 50)
-    library = frame[["smiles"]][:120].rename(columns={"smiles": "molecule"})
+    library = assay[1][["smiles"]][:120].rename(columns={"smiles": "molecule"})
     library.loc[[60, 61, 119], "molecule"] = ["C1CC", None, SALT]
     library.to_csv(tmp_path / "library.csv", index=False, na_rep="NA")
     words = "predict", run[0], tmp_path / "library.csv", "--smiles", "molecule"
     refused = call(*words)
-    assert refused.exit_code == 2
+    assert refused.exit_code == 2 and "--invalid skip" in refused.stderr
     assert "column 'molecule', row 61: 'C1CC' is not valid SMILES (2 such rows)" in refused.stderr
-    assert "--invalid skip" in refused.stderr
     result = done(*words, "--invalid", "skip", "--out", tmp_path / "out.csv")
     assert "3 of 120 rows are left out" in result.stderr and "the first is row 61: 'C1CC'" in result.stderr
     assert pd.read_csv(tmp_path / "out.csv")["row"].tolist() == [*range(1, 61), *range(63, 120)]
@@ -353,46 +334,38 @@ def test_evaluate_knows_trained_molecules_however_they_are_written(assay, run, t
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({5: "C1CC"}, (), "column 'smiles', row 6: 'C1CC' is not valid SMILES; correct it"),
-        ({5: "", 8: ""}, (), r"column 'smiles', row 6: '' is empty (2 such rows)"),
-        ({7: SALT}, (), "row 8: '[Na+].[Cl-]' has no organic fragment, as a salt has none"),
-        (dict.fromkeys(range(600), ""), (), "SMILES column 'smiles' is empty: all of its 600 values are"),
+        ({5: "", 8: ""}, (), "column 'smiles', row 6: '' is empty (2 such rows)"),
+        ({7: SALT}, (), "row 8: '[Na+].[Cl-]' has no organic fragment"),
+        (dict.fromkeys(range(600), ""), (), "SMILES column 'smiles' is empty"),
         (dict.fromkeys(range(600), "C1CC"), ("--invalid", "skip"), "there are no molecules in column 'smiles'"),
         ({}, ("--smiles", "smile"), "no SMILES column 'smile'; did you mean 'smiles'?"),
         ({}, ("--invalid", "drop"), "--invalid must be one of error, skip, got 'drop'"),
-        ({}, ("--split", "time"), "--split must be one of scaffold, random, got 'time'"),
         ({}, ("--drop", "weight"), "--drop does not go with --smiles"),
         ({}, ("--bags", "name"), "--smiles does not go with --bags"),
         ({}, ("--epochs", "3"), "--epochs does not go with --model linear"),
+        ({}, ("--split", "random"), "--split needs --smiles, got 'random'"),
     ],
 )
 def test_what_fit_refuses_in_one_line(assay, tmp_path, change, options, message):
-    _, frame = assay
-    frame = frame.copy()
+    frame = assay[1].copy()
     for row, text in change.items():
         frame.loc[row, "smiles"] = text
     frame.to_csv(tmp_path / "bad.csv", index=False)
-    result = call("fit", tmp_path / "bad.csv", "--target", "active", "--smiles", "smiles", "--id", "name", *options)
+    if "--split" not in options:  # without molecules here
+        options = ("--smiles", "smiles", *options)
+    result = call("fit", tmp_path / "bad.csv", "--target", "active", "--id", "name", *options)
     lines = [line for line in result.stderr.splitlines() if "Reading molecules" not in line]
     assert result.exit_code == 2 and len(lines) == 1 and message in lines[0], result.stderr
 
 
-def test_options_of_molecules_need_molecules(assay, run, tmp_path):
-    folder, _ = assay
-    result = call("fit", folder / "assay.csv", "--target", "active", "--split", "random", "--drop", "name,smiles")
-    assert result.exit_code == 2 and "--split needs --smiles, got 'random'" in result.stderr
-
-
 def test_a_network_of_molecules_with_a_random_split(assay, tmp_path):
-    folder, _ = assay
-    words = ("--smiles", "smiles", "--target", "active", "--id", "name")
-    words += ("--model", "mlp", "--epochs", "2", "--split", "random", "--baselines", "none", "--out", tmp_path / "run")
-    output = done("fit", folder / "assay.csv", *words).stdout
+    data, run = assay[0] / "assay.csv", tmp_path / "run"
+    words = ("--smiles", "smiles", "--target", "active", "--id", "name", "--model", "mlp", "--epochs", "2")
+    output = done("fit", data, *words, "--split", "random", "--baselines", "none", "--out", run).stdout
     assert "SONX" in output and "none of which is among" not in output
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (run / "report.html").read_text()
     assert "blue atoms raise" not in page and page.count("svg+xml") == 24
-    done("predict", tmp_path / "run", folder / "assay.csv", "--top", 3, "--out", tmp_path / "top.csv")
-    assert len(pd.read_csv(tmp_path / "top.csv")) == 3
+    assert len(done("predict", run, data, "--top", 3).stdout.splitlines()) == 4
 
 
 def test_common_scaffolds_are_trained_on(assay):
