@@ -113,7 +113,7 @@ def run(tmp_path_factory):
     done("fit", data, "--target", "y", "--epochs", "3", "--out", model)
     done("evaluate", model, data, "--out", folder / "evaluation")
     few = ("--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1")
-    done("compare", data, "--target", "y", "--methods", "lr,ce", *few, "--out", folder / "comparison")
+    done("compare", data, "--target", "y", "--methods", "sonx,ce", *few, "--out", folder / "comparison")
     return folder
 
 
