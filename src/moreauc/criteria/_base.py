@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,28 @@ from moreauc.criteria._validation import FLAGS, NEVER, Check, Pending, capturing
 Checks = Literal["auto", "now", "late"]
 Function = Callable[[Tensor, Tensor], Tensor]
 
+_SECTION = re.compile(r"^(Args|Attributes|Shape|Raises|Example|Reference):\n", re.MULTILINE)
+_ARGUMENT = re.compile(r"^ {4}(\w+):.*\n(?: {8}.*\n)*", re.MULTILINE)
+
 
 def _nothing(bad: Tensor | None) -> None:
     """Write nothing: for a loss without state, or in evaluation mode."""
+
+
+def composed(cls: type) -> str:
+    """Return the docstring of a loss with what its bases say of its arguments, of shapes and of errors."""
+    parts = dict.fromkeys(("", "Args", "Attributes", "Shape", "Raises", "Example", "Reference"), "")
+    arguments: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Criterion):
+            first, *rest = _SECTION.split(inspect.cleandoc(base.__doc__ or "") + "\n")
+            own = {"": first, **dict(zip(rest[::2], rest[1::2], strict=True))}
+            inherited = {name: parts[name] for name in ("Shape", "Raises")}
+            parts = {name: own.get(name) or inherited.get(name, "") for name in parts}
+            arguments |= {entry[1]: entry[0] for entry in _ARGUMENT.finditer(parts["Args"])}
+    taken = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    parts["Args"] = "".join(arguments[name] for name in taken if name in arguments)
+    return "\n\n".join((f"{name}:\n" if name else "") + text.rstrip() for name, text in parts.items() if text) + "\n"
 
 
 @dataclass
@@ -68,6 +88,22 @@ class Criterion(nn.Module):
 
     Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU reading them
     would force a synchronization: there errors of values are raised by a later call (`checks`; docs/performance.md).
+
+    What several losses take is described once, here or in a class between; :func:`composed` adds it to each.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        tau: averaging weight of the rows in (0, 1]. A plain attribute, as `gamma`: schedules may change them.
+        initial: rows at the start, a number or one value for each; None to fill a row at its first visit.
+        bound: radius of the ball that rows are projected onto after the update; None for no projection.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
+        temperature: of the smoothed max, above 0.
+        update_order: "before" or "after": which rows value and gradient use.
+
+    Raises:
+        ValueError: for an argument out of range, and for a batch with shapes that differ, values that are not finite,
+            or labels and numbers of rows that do not fit the training set; before any state changes.
     """
 
     label_buffers: ClassVar[tuple[str, ...]]  # names of the buffers that hold labels or groups of the training set
@@ -79,8 +115,10 @@ class Criterion(nn.Module):
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_pending", "_when")  # results do not depend on them
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Give `forward` the arguments of a loss's own `_batch`, for help and for those who ask for their names."""
+        """Compose the docstring, and give `forward` the arguments of `_batch` for those who ask for their names."""
         super().__init_subclass__(**kwargs)
+        if vars(cls).get("__doc__"):  # there are none if Python runs without docstrings
+            cls.__doc__ = composed(cls)
         if "_batch" not in vars(cls):
             return
 
@@ -122,10 +160,7 @@ class Criterion(nn.Module):
     def iteration(self, check: Check, *args: object, **kwargs: object) -> Step:
         """Compute an iteration without ending it: for :meth:`forward`, and for losses around this one.
 
-        Args:
-            check: collects the conditions on values; the caller validates it.
-            args: those of a call of the loss.
-            kwargs: likewise.
+        `check` collects the conditions on values; the caller validates it.
         """
         batch = self._batch(check, *args, **kwargs)
         with self._mode(check):
@@ -204,8 +239,7 @@ class Criterion(nn.Module):
     def check(self) -> None:
         """Wait for the device and raise what earlier calls have found wrong, if anything; then it is forgotten.
 
-        Raises:
-            ValueError: as a call on the CPU would have, with the number of the call.
+        The error is that of a call on the CPU, with the number of the call.
         """
         for part in losses_in(self):
             part.raise_pending(part._flags.tolist())
@@ -301,9 +335,7 @@ class Criterion(nn.Module):
 class WrappingCriterion(Criterion):
     """Base of the losses that call another one, `criterion`, which holds all state but labels and groups.
 
-    Args:
-        criterion: a loss, or another module that is called as one.
-        arguments: names that its call must have.
+    `arguments` are names that its call must have.
     """
 
     _BY_AUTOGRAD = True

@@ -34,6 +34,8 @@ _HALF = (torch.bfloat16, torch.float16)  # numpy lacks bfloat16
 class Rows(NamedTuple):
     """Labelled rows of a batch, or labelled bags.
 
+    Padded, a field that is as long as the batch repeats entries; counts are then float64 tensors of shape `()`.
+
     Attributes:
         numbers: their numbers in the training set, shape `(B,)`, as all of these on the device of the loss.
         positive: which of them are positive, shape `(B,)`.
@@ -41,11 +43,9 @@ class Rows(NamedTuple):
         upper: places of the positives in the batch, shape `(B1,)`; padded: `(B,)`, that of some positive for the rest.
         lower: places of the negatives, shape `(B2,)`; padded: None.
         among: number of each entry of `upper` among the positives of the training set.
-        positives: how many there are, at least 1; padded: a float64 tensor, shape `()`.
-        negatives: how many there are, likewise.
-        upper_weight: weights of the entries of `upper`, those of the positives with sum 1, float64; None where all
-            count alike.
-        lower_weight: weights of the second list of :meth:`split`, whose sum is `negatives`, float64; likewise.
+        positives, negatives: how many there are, each at least 1.
+        upper_weight: weights of `upper`, those of the positives with sum 1, float64; None where all count alike.
+        lower_weight: weights of the second list of :meth:`split`, with sum `negatives`, float64; likewise.
     """
 
     numbers: Tensor
@@ -127,14 +127,8 @@ def labelled_rows(
 ) -> Rows:
     """Check labels, of the shape given, and the numbers of a batch.
 
-    Args:
-        check: decides when values are checked.
-        position: for each row of the training set its number among the positives, -1 for a negative.
-        labels: 0/1.
-        index: row numbers.
-        shape: that of the labels.
-        unique: whether a row may come once only.
-        both: whether the batch must hold both classes.
+    `position` holds for each row of the training set its number among the positives, -1 for a negative; `unique` says
+    whether a row may come once only, `both` whether the batch must hold both classes.
     """
     owner = check.owner
     if not isinstance(labels, Tensor):

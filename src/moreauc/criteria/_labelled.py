@@ -40,10 +40,7 @@ _QUANTILE_WEIGHT = 0.1  # weight of the batch's quantile in the moving average
 class Batch(NamedTuple):
     """A checked batch of scores.
 
-    Attributes:
-        scores: shape `(B,)`, at least float32, with gradient.
-        rows: what they are scores of.
-        before: scores at the previous weights, shape `(B,)`, where they are needed.
+    `before` are scores at the previous weights, where they are needed.
     """
 
     scores: Tensor
@@ -55,14 +52,20 @@ class LabelledCriterion(Criterion):
     r"""Base of the losses that are called with scores, labels and row numbers of the training set.
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
-        sample_weight: how much each of its rows counts, shape `(n,)`, at least 0, some above 0 in both classes; None
-            where all count alike. Means become weighted means: a whole number counts as so many equal rows.
+        labels: 0/1 labels of the whole training set, shape `(n,)`; rows, or bags, are named by their position in it.
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0, some above 0 in both
+            classes; None where all count alike. Means become weighted means, and a region is measured in shares of
+            weight.
 
     Attributes:
         num_positives: positives in the training set.
         num_negatives: negatives in the training set.
         position: for each row of the set its number among the positives, -1 for a negative; a buffer.
+
+    Shape:
+        - scores, and previous_scores where the loss takes them: `(B,)`, raw model outputs
+        - labels: `(B,)`, 0/1; index: `(B,)`, row numbers of the training set, no repeats
+        - output: scalar
     """
 
     position: Tensor
@@ -117,12 +120,10 @@ class PairCriterion(LabelledCriterion):
     r"""Base of the losses over pairs, :math:`\ell(h_j - h_i)` with :math:`i` positive and :math:`j` negative.
 
     Args:
-        labels: as for the base.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the surrogate's default.
-        link: "sigmoid", "identity" or "standardized"; :math:`h` is this function of the raw score
-            (:mod:`moreauc.core.surrogates`).
-        sample_weight: as for the base.
+        link: "sigmoid" (the paper's experiments), "identity" or "standardized"; :math:`h` is this function of the raw
+            score (:mod:`moreauc.core.surrogates`).
     """
 
     def __init__(
@@ -166,10 +167,8 @@ class PairCriterion(LabelledCriterion):
 class _Quantile(NamedTuple):
     """The tracked quantile of the negatives' scores, where thresholds go by it.
 
-    Attributes:
-        now: after this call's batch, shape `(1,)`.
-        before: before it.
-        thresholds: the best of the positives, given `now`, shape `(B1,)`.
+    `now` holds it after this call's batch, shape `(1,)`, `before` before it; `thresholds` are the best of the
+    positives, given `now`, shape `(B1,)`.
     """
 
     now: Tensor
@@ -178,9 +177,12 @@ class _Quantile(NamedTuple):
 
 
 class TwoWayCriterion(PairCriterion):
-    r"""Base of the losses :math:`\frac1{n_+} \sum_i f(\psi_i(w, s_i), s')`; :class:`TPAUCLoss` says what they take.
+    r"""Base of the losses :math:`\frac1{n_+} \sum_i f(\psi_i(w, s_i), s')`.
 
-    `rule` is how a visited row :math:`u_i` moves.
+    Args:
+        rule: how a visited row :math:`u_i` moves.
+        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile", which needs a
+            non-decreasing surrogate (docs/tpauc.md compares them). A plain attribute: schedules may change it.
     """
 
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # derived from `threshold_lr`
@@ -211,17 +213,17 @@ class TwoWayCriterion(PairCriterion):
 
     @property
     def u(self) -> Tensor:
-        """Rows of the positives, shape `(num_positives,)`."""
+        """Rows of the positives in order of appearance in `labels`, shape `(num_positives,)`."""
         return self.table_u.values
 
     @property
     def s(self) -> Tensor:
-        """Thresholds of the positives, shape `(num_positives,)`."""
+        """Thresholds of the positives, in the same order, as they were used or moved last; they start at 0."""
         return self.thresholds.values
 
     @property
     def s_prime(self) -> Tensor:
-        """Threshold over the positives, shape `()`."""
+        """Threshold over the positives, shape `()`; it starts at 0."""
         return self.threshold_prime.values.view(())
 
     @property
@@ -270,13 +272,8 @@ class TwoWayCriterion(PairCriterion):
     def _advance(self, rows: Rows, h: Tensor, before: Tensor | None) -> Step:
         r"""Compute one iteration without writing any of it.
 
-        Args:
-            rows: the rows of the batch.
-            h: linked scores of the batch, shape `(B,)`, without gradient.
-            before: those of the correction for the same rows, where there is one.
-
-        Returns:
-            The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the current thresholds.
+        `h` are linked scores of the batch, without gradient, and `before` those of the correction. The step has the
+        gradient in `h`; in evaluation mode its value is :math:`f(\psi_i, s')` at the current thresholds.
         """
         # as an attribute of a module each would cost as much as a small operation
         table_u: EstimatorTable = self._modules["table_u"]  # type: ignore[assignment]

@@ -43,9 +43,8 @@ Called = TypeVar("Called")
 class Check:
     """What is asked about the values of one call.
 
-    Args:
-        owner: class named in errors: that of the loss that was called, also where a loss inside of it asks.
-        late: whether answers stay on the device, as flags; else what is wrong is raised.
+    `owner` is the class named in errors: that of the loss that was called, also where a loss inside of it asks. With
+    `late` answers stay on the device, as flags; else what is wrong is raised.
     """
 
     owner: str

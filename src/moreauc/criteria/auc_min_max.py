@@ -23,28 +23,22 @@ class AUCMinMaxLoss(PairCriterion):
             + 2 \theta (m + \bar E_-[h] - \bar E_+[h]) - \theta^2 \Big)
 
     with :math:`p` the share of positives in the training set and :math:`\bar E_\pm` the mean over a class; in a batch,
-    over its rows of that class. This is unbiased for any class ratio of the batch. The published form, :math:`(1 - p)
+    over its rows of that class, which is unbiased for any class ratio of the batch. The published form, :math:`(1 - p)
     E[(h - a)^2 1_+] + p E[(h - b)^2 1_-] + 2 \theta (p (1 - p) m + E[p h 1_- - (1 - p) h 1_+])
-    - p (1 - p) \theta^2`, averages over all rows with the indicator of a class; since
-    :math:`E[x 1_+] = p \bar E_+[x]`, it is the same, for batches drawn in proportion. The factor :math:`p (1 - p)`
-    scales all gradients: with rare positives larger step sizes are needed.
+    - p (1 - p) \theta^2`, is the same for batches drawn in proportion. The factor :math:`p (1 - p)` scales all
+    gradients: with rare positives larger step sizes are needed.
 
     At the best :math:`a = \bar E_+[h]`, :math:`b = \bar E_-[h]`, :math:`\theta = (m + b - a)_+` it is
-    :math:`p (1 - p)` times the variances of both classes plus :math:`(m + b - a)_+^2`: the mean of
-    :math:`(m + h_j - h_i)^2` over all pairs, without the part that would pull the classes together once their means
-    are more than :math:`m` apart.
+    :math:`p (1 - p)` times the variances of both classes plus :math:`(m + b - a)_+^2`.
 
     In training mode a call takes value and gradient at the current :math:`a, b, \theta`, then moves these, by descent
-    in :math:`a` and :math:`b` and projected ascent in :math:`\theta`. In `eval()` mode it returns the value at the
-    present ones and changes nothing. PESG, the published algorithm, also pulls the weights to a reference point: add
-    :class:`~moreauc.optim.ProximalPoint` to the optimizer. PESG pulls :math:`a` and :math:`b`, too; this loss does not,
-    since the objective is already strongly convex in both.
+    in :math:`a` and :math:`b` and projected ascent in :math:`\theta`. PESG, the published algorithm, also pulls the
+    weights to a reference point: add :class:`~moreauc.optim.ProximalPoint` to the optimizer. It pulls :math:`a` and
+    :math:`b`, too; this loss does not, since the objective is already strongly convex in both.
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
         margin: :math:`m`, at least 0.
-        link: "sigmoid" or "identity", applied to the scores. Not "standardized": this loss penalises the spread within
-            the classes, which on standardized scores would only shrink the model.
+        link: "sigmoid" or "identity". Not "standardized": this loss penalises the spread within the classes.
         dual_lr: step size of :math:`a, b, \theta`, at least 0. A plain attribute: a schedule may change it.
 
     Attributes:
@@ -52,8 +46,6 @@ class AUCMinMaxLoss(PairCriterion):
         b: tracks the mean of the negatives, likewise.
         theta: dual variable, at least 0, likewise.
         positive_rate: :math:`p`.
-
-    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = AUCMinMaxLoss(torch.tensor([0, 1]), link="identity", dual_lr=1.0)

@@ -18,20 +18,7 @@ class AUCSquaredHingeLoss(PairCriterion):
 
     .. math:: \frac1{B_1 B_2} \sum_{i \in B_+} \sum_{j \in B_-} \ell(h_j - h_i)
 
-    It has no state, and its gradient is an unbiased estimate of that over the whole set. For the squared hinge and
-    the hinge large batches are sorted, so that no matrix of pairs is made (see
-    :func:`~moreauc.core.pairs.cvar_over_negatives`).
-
-    Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the surrogate's default.
-        link: "sigmoid", "identity" or "standardized", applied to the scores.
-
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
-            weights. Both means become weighted ones.
-
-    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
+    It has no state, and its gradient is an unbiased estimate of that over the whole set.
 
     Example:
         >>> criterion = AUCSquaredHingeLoss(torch.tensor([0, 1, 0]), link="identity")

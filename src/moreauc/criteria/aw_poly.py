@@ -24,19 +24,12 @@ class AWPolyLoss(PairCriterion):
     and high negatives count most, in place of a selection by rank: `power` plays the role of the region, but no formula
     relates the two. The sum is divided by the number of pairs, not by the sum of the weights.
 
-    **The weights are differentiated, too**, as in the authors' code. Its `1e-6` inside the power (the slope of
-    :math:`p^a` at 0 is infinite for :math:`a < 1`) is not needed here: as a function of the raw score the weight is
-    :math:`e^{a \log p}`, whose slope :math:`a p^a (1 - p)` is bounded. That code uses the squared loss
-    (`surrogate="squared"`) and trains the first epochs without weights (set `power` to 0, then to its value).
+    **The weights are differentiated, too**, as in the authors' code. Its `1e-6` inside the power is not needed here: as
+    a function of the raw score the slope of the weight is bounded. That code uses the squared loss and trains the
+    first epochs without weights (set `power` to 0, then to its value).
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
         power: :math:`a`, at least 0. A plain attribute: a schedule may change it. The authors' example has 0.1.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the surrogate's default.
-        link: "sigmoid", "identity" or "standardized", applied to the scores in :math:`\ell`.
-
-    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = AWPolyLoss(torch.tensor([0, 1]), power=1.0)

@@ -28,17 +28,8 @@ class CrossEntropyLoss(LabelledCriterion):
     and `"balanced"` would overweight the positives by :math:`n_- / n_+`.
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
         positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set, computed from
             `sample_weight` if given.
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
-            weights. The sum of their weights takes the place of :math:`B`.
-
-    Shape:
-        as for all losses: scores, labels, index `(B,)`; output a scalar
-
-    Raises:
-        ValueError: as for the other losses, but not for a class missing in the batch.
 
     Example:
         >>> labels = torch.tensor([0, 1, 0, 0])

@@ -2,8 +2,7 @@ r"""The two-level loss for functions the user brings (FCCO, solved by SONX).
 
 The loss owns the table; the weights are moved by any `torch.optim` optimizer.
 
-Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023,
-arXiv:2310.03234.
+Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023.
 """
 
 from __future__ import annotations
@@ -49,24 +48,17 @@ class FCCOLoss(Criterion):
 
     Args:
         num_blocks: number of blocks :math:`n`.
-        outer: `outer(u, index) -> (B1,)`, the functions :math:`f_i` at the rows `u`, which have the shape of `inner`.
-            Any function differentiable almost everywhere, or an `nn.Module`.
+        outer: `outer(u, index) -> (B1,)`, the functions :math:`f_i` at the rows `u`, which have the shape of `inner`;
+            any function differentiable almost everywhere, or an `nn.Module`.
         dim: length of a block's value.
-        tau: averaging weight in (0, 1]. A plain attribute: a schedule may change it.
         gamma: correction weight, at least 0, or "theory" for :math:`\frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau)` with
-            the :math:`B_1` of the batch; 0 is the moving average. May be changed, too.
+            the :math:`B_1` of the batch; 0 is the moving average.
         bound: radius of the ball that rows are projected onto after the update; None for no projection.
-        initial: :math:`u_{i,0}`, a number or a tensor of shape `(num_blocks, dim)` (`(num_blocks,)` where `dim` is 1).
 
     Shape:
         - inner, previous_inner: `(B1, dim)`, or `(B1,)` where `dim` is 1
         - index: `(B1,)`, block numbers in [0, num_blocks), no repeats
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, a batch of the wrong shape, type or device, NaN or infinity, an index
-            out of range or repeated, `gamma` above 0 without `previous_inner`, an `outer` that returns the wrong
-            shape, NaN or a constant; raised before any state changes.
 
     Example:
         >>> import torch

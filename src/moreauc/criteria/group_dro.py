@@ -32,8 +32,7 @@ class GroupDROLoss(Criterion):
         f(u, s) = s + \frac NK (u - s)_+
 
     with :math:`L_k` the mean loss of group :math:`k`; minimised over :math:`s` it is the mean of the :math:`K` largest
-    (appendix on group distributionally robust optimisation). `top_k=1` is the worst group, `top_k=num_groups` the mean
-    of all groups (where the threshold lies below all losses, as it does at the start if none is negative).
+    (appendix on group distributionally robust optimisation).
 
     In training mode a call is one iteration of SONX over the groups :math:`B` present in the batch, with
     :math:`L_k(w; B)` the mean over the samples of group :math:`k` in it:
@@ -44,10 +43,9 @@ class GroupDROLoss(Criterion):
         s_{t+1} &= s_t - \eta_s \frac1{|B|} \sum_{k \in B} \partial_s f(u_{k,t}, s_t) \\
         G_t &= \frac1{|B|} \sum_{k \in B} \partial_u f(u_{k,t}, s_t)\, \nabla L_k(w_t; B)
 
-    The value returned is the mean of :math:`f(u_{k,t}, s_t)`. Other groups are not touched: a step costs the same for
-    ten groups and for a million, and no weights are projected onto a simplex. The mean over the groups in the batch
-    estimates the mean over all groups if every group is drawn equally often, as :class:`~moreauc.samplers.GroupSampler`
-    does; in shuffled batches frequent groups count more.
+    The value returned is the mean of :math:`f(u_{k,t}, s_t)`. Other groups are not touched. The mean over the groups in
+    the batch estimates the mean over all groups if every group is drawn equally often, as
+    :class:`~moreauc.samplers.GroupSampler` does; in shuffled batches frequent groups count more.
 
     In `eval()` mode a call returns the mean of :math:`f(L_k, s)` over the groups of the batch, at the present
     threshold, and changes nothing.
@@ -55,30 +53,18 @@ class GroupDROLoss(Criterion):
     `threshold_lr="quantile"` replaces the step of :math:`s`: given the rows the best threshold is known, the
     :math:`(K+1)`-th largest of them (of those visited so far, in proportion). It is taken after the rows have moved,
     and value and gradient are those at :math:`u_{t+1}` and this threshold; rows equal to it share what is left of
-    :math:`K`. There is no step size to choose and no delay: with `top_k=1`, `tau=1` and all samples in every batch a
-    step is subgradient descent on the worst group, while the rule above uses the group that was worst one step before.
-    It reads all rows, and is not covered by the paper's theorems.
+    :math:`K`. There is no step size to choose and no delay. It is not covered by the paper's theorems.
 
     Args:
         num_groups: :math:`N`, at least 1.
         top_k: :math:`K` in [1, N].
-        tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`N` and the number of groups in the batch.
         threshold_lr: :math:`\eta_s`, at least 0, or "quantile".
-        initial: :math:`u_{k,0}`, a number or one for each group; None to fill at the first visit.
-
-    Attributes:
-        u: rows, one for each group.
-        s: the threshold, a 0-d tensor; it starts at 0.
 
     Shape:
         - losses, previous_losses: `(B,)`, loss of each sample, of any kind (regression, any number of classes)
         - groups: `(B,)`, group ids in [0, N); or `(B, N)`, memberships, for groups that overlap
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, losses that are not finite, a group id out of range, shapes that
-            differ, and `gamma` above 0 without `previous_losses`; raised before any state changes.
 
     Example:
         >>> criterion = GroupDROLoss(3, top_k=1)

@@ -30,27 +30,16 @@ class GroupERMLoss(Criterion):
     :class:`~moreauc.samplers.GroupSampler`, are balanced already: leave `group_sizes` out there, or small groups are
     upweighted twice.
 
-    The loss has no state, and `eval()` mode is as training mode.
-
     Args:
         num_groups: :math:`N`, at least 1.
         group_sizes: :math:`n_k`, one for each group, at least 1; None for the mean of the samples.
         num_samples: :math:`n`, at least the largest group. None for the sum of the sizes, which is right unless groups
             overlap or leave samples out.
 
-    Attributes:
-        group_sizes: the sizes, a buffer of shape `(num_groups,)`, or None.
-        num_samples: :math:`n`, or None.
-
     Shape:
-        - losses: `(B,)`, loss of each sample
+        - losses: `(B,)`, loss of each sample; previous_losses are not used
         - groups: `(B,)`, group ids in [0, N); or `(B, N)`, memberships, where a sample's weights add up
-        - previous_losses: not used
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, a group with no sample in the whole data set, losses that are not
-            finite, a group id out of range, and shapes that differ.
 
     Example:
         >>> losses, groups = torch.tensor([1.0, 3.0, 2.0, 6.0]), torch.tensor([0, 0, 0, 1])

@@ -33,33 +33,20 @@ class ExponentiatedGroupDROLoss(Criterion):
     step, since all are normalised together; the cost of a step grows with :math:`N`.
 
     Where only some groups are present the sum over them is scaled by :math:`N / |B|`, so that it estimates the sum over
-    all groups if every group is drawn equally often (:class:`~moreauc.samplers.GroupSampler`). It is exact if all are
-    present. The published algorithm, with one group per step, and its authors' code have no such factor: there it is
-    part of the learning rate. Weights of absent groups keep their ratios and shrink relative to present groups with a
-    positive loss, as in that code.
+    all groups if every group is drawn equally often (:class:`~moreauc.samplers.GroupSampler`). The published
+    algorithm, with one group per step, and its authors' code have no such factor: there it is part of the learning
+    rate. The weights are kept as logarithms, so that no exponential overflows.
 
     In `eval()` mode a call returns the same sum at the current weights and changes nothing.
-
-    The weights are kept as logarithms, so that no exponential overflows: with large losses or steps all weight goes to
-    the worst group.
 
     Args:
         num_groups: :math:`N`, at least 1.
         step: :math:`\eta`, at least 0. A plain attribute: a schedule may change it.
 
-    Attributes:
-        weights: :math:`q`, shape `(num_groups,)`, sums to 1; starts uniform.
-        log_weights: its logarithm.
-
     Shape:
-        - losses: `(B,)`, loss of each sample
+        - losses: `(B,)`, loss of each sample; previous_losses are not used
         - groups: `(B,)`, group ids in [0, N); or `(B, N)`, memberships, for groups that overlap
-        - previous_losses: not used
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, losses that are not finite, a group id out of range, and shapes that
-            differ; raised before any state changes.
 
     Example:
         >>> criterion = ExponentiatedGroupDROLoss(2, step=1.0)

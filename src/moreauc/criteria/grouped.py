@@ -72,20 +72,10 @@ class GroupedLoss(WrappingCriterion):
             labels in [0, C) and C scores for each row; "squared" or "absolute" error for regression; or any function of
             scores and labels that returns shape `(B,)`; it checks shapes itself.
 
-    Attributes:
-        criterion: the inner loss; it holds all state.
-        groups: groups of the training set, a buffer.
-        loss: as given.
-
     Shape:
         - scores, previous_scores: `(B,)`, raw model outputs; `(B, C)` for cross entropy
         - labels: `(B,)`; index: `(B,)`, row numbers of the training set, in training mode no repeats
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, a group without any row, NaN scores, labels that the loss does not
-            take, an index out of range or repeated, shapes that differ, and all that the inner loss refuses; raised
-            before any state changes.
 
     Example:
         >>> from moreauc import GroupDROLoss

@@ -41,36 +41,19 @@ class MIDAMLoss(AUCMinMaxLoss):
     code and this loss differ in these points:
 
     - They apply the sigmoid to the quotient of attention, as here, but for the smoothed max to the scores of the
-      *instances*, with nothing after pooling. For that, take `link="identity"` and a model that ends in a sigmoid.
-    - Their rows start at 0 (smoothed max) or 1 (attention). Here rows start at the first observed value and are stored
-      as logarithms, so that no exponential overflows.
+      *instances*. For that, take `link="identity"` and a model that ends in a sigmoid.
+    - Their rows start at 0 (smoothed max) or 1 (attention), here at the first observed value, as logarithms.
     - Their term in :math:`\theta` is :math:`\theta (m + \bar E_- - \bar E_+) - \theta^2 / 2`, so that the gap between
       the classes counts half as much as in AUC-M; the documentation of LibAUC and this loss follow AUC-M.
     - They have no factor :math:`p (1 - p)`. Here it scales gradients and dual steps as in AUC-M.
-    - Their optimizer averages gradients with momentum; that is left to the optimizer here. Their :math:`a` and
-      :math:`b` move with the optimizer, :math:`\theta` with a step of its own (in LibAUC with the optimizer's, by
-      :math:`b - a` in place of the means). In the experiments :math:`\tau` and that step are halved where the step of
-      the weights is divided by ten; `tau` and `dual_lr` are plain attributes that a schedule may change.
+    - Their :math:`a` and :math:`b` move with the optimizer, which has momentum, and :math:`\theta` with a step of its
+      own. In the experiments :math:`\tau` and that step are halved where the step of the weights is divided by ten.
 
     Args:
-        labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: of the smoothed max, above 0.
-        tau: averaging weight of the rows in (0, 1]; 0.9 in the authors' code, too.
         margin: :math:`m`, at least 0. The authors tune it in {0.1, 0.5, 1}.
-        link: "sigmoid" or "identity", applied to the pooled score.
-        dual_lr: step size of :math:`a, b, \theta`, at least 0.
-        update_order: "before" or "after", see above.
 
     Shape:
-        - instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and attention logit
-        - bag: `(T,)`, position in the batch of each instance's bag, in any order
-        - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
-        - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.MultiInstanceTPAUCLoss`;
-            raised before any state changes.
+        instances, bag, labels, index and output: as for :class:`~moreauc.MultiInstanceTPAUCLoss`
 
     Example:
         >>> criterion = MIDAMLoss([0, 1, 0, 1], pooling="mean")

@@ -25,22 +25,8 @@ class MiniBatchTPAUCLoss(PairCriterion):
     :func:`~moreauc.metrics.tpauc_score`. Which of several equal scores is selected at the edge is unspecified and does
     not change the value.
 
-    It has no state, and it is biased: the worst rows of a small batch are not the worst rows of the data. The bias
-    shrinks as the batch grows.
-
-    Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the surrogate's default.
-        link: "sigmoid", "identity" or "standardized", applied to the scores.
-
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
-            weights. The lowest and highest rows are then those with this share of the
-            batch's weight, the last of them in part.
-
-    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
+    It has no state, and it is biased: the worst rows of a small batch are not the worst rows of the data. With
+    `sample_weight` the lowest and highest rows are those with this share of the batch's weight, the last in part.
 
     Example:
         >>> labels = torch.tensor([0, 1, 0, 1])

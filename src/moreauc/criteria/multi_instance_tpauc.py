@@ -53,39 +53,18 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
 
     `update_order="after"` reads :math:`v_{t+1}` wherever lines 5 to 9 read :math:`v_t` (and :math:`v_t` for
     :math:`v_{t-1}`), as published code for such problems often does, and subtracts the batch mean from attention
-    logits. It is not covered by the paper's theorems. It works far better when a bag is visited once in many steps:
-    before the update a row holds the score of the bag at its last visit, and with smoothed max and attention a newly
-    sampled instance can then get a very large gradient.
+    logits. It is not covered by the paper's theorems, and works far better when a bag is visited once in many steps.
 
-    Averages of exponentials are stored as logarithms, so that no instance score overflows; :mod:`moreauc.core.pooling`
-    says what happens if a correction would make such an average negative. The constants :math:`C` that the paper adds
-    inside its exponentials are 0.
+    Averages of exponentials are stored as logarithms, so that no instance score overflows. The constants :math:`C` that
+    the paper adds inside its exponentials are 0.
 
     Args:
-        labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: of the smoothed max, above 0.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the paper's 0.5 (for the ramp, its default).
-        link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the pooled score; the last
-            divides by the spread of the batch's negative bags (:mod:`moreauc.core.surrogates`).
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
         gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
             each at least 0 or "theory"; or one of these for all three.
-        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile", as for
-            :class:`~moreauc.TPAUCLoss`.
         bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. It must be larger than
             all averages, including those of exponentials: with scores of 1 and temperature 0.1, above :math:`e^{10}`.
         update_order: "before" for the paper's update order, "after" for the rule above. docs/bags.md compares them.
-
-    Attributes:
-        v: rows of the bags as :mod:`moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
-        bag_scores: the pooled scores :math:`p(v_i)` that the rows stand for, shape `(n,)`.
-        u: rows of the positive bags in order of appearance in `labels`.
-        s: thresholds of the positive bags, in the same order.
-        s_prime: threshold over the positive bags.
 
     Shape:
         - instances, previous_instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and
@@ -93,12 +72,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         - bag: `(T,)`, position in the batch of each instance's bag, in any order
         - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or the batch, an
-            instance that is NaN or of the wrong shape, a bag without instances, `bag` or `index` out of range, a bag
-            repeated or not labelled as in the set, and :math:`\gamma_1` or :math:`\gamma_2` above 0 without
-            `previous_instances`; raised before any state changes.
 
     Example:
         >>> criterion = MultiInstanceTPAUCLoss([0, 1, 0, 1], min_tpr=0.5, max_fpr=0.5, pooling="mean")

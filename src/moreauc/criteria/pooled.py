@@ -30,13 +30,11 @@ class PooledLoss(WrappingCriterion):
     r"""A loss over rows, applied to scores pooled from the instances of each bag in the batch.
 
     The score of a bag is :math:`p(\frac1{|B|} \sum_{x \in B} y(x))` over the instances :math:`B` given for it
-    (:mod:`moreauc.core.pooling` lists :math:`y` and :math:`p`), with its ordinary gradient. The inner loss treats these
-    as scores of single rows; its link, if any, is applied to the pooled score.
+    (:mod:`moreauc.core.pooling` lists :math:`y` and :math:`p`). The inner loss treats these as scores of single rows.
 
-    This is the naive way to pool: nothing is stored for a bag between steps. If few instances are sampled, smoothed max
-    and attention are biased, since :math:`p` is not linear: the mean of the pooled scores over many samples is not the
-    score of the bag. :class:`~moreauc.criteria.MIDAMLoss` and :class:`~moreauc.MultiInstanceTPAUCLoss` track the
-    average for that reason.
+    Nothing is stored for a bag between steps. If few instances are sampled, smoothed max and attention are biased,
+    since :math:`p` is not linear; :class:`~moreauc.criteria.MIDAMLoss` and :class:`~moreauc.MultiInstanceTPAUCLoss`
+    track the average for that reason.
 
     The baselines over bags are of this kind: with attention, :class:`~moreauc.criteria.AUCMinMaxLoss` is AUC-M (att),
     :class:`~moreauc.criteria.SOTAsLoss` is SOTA-s (att), and :class:`~moreauc.criteria.CrossEntropyLoss` is ABMIL
@@ -45,25 +43,12 @@ class PooledLoss(WrappingCriterion):
     Args:
         criterion: a loss called as `criterion(scores, labels, index)`, made with the labels of the bags. One that
             needs previous scores gets those pooled from `previous_instances`.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: of the smoothed max, above 0.
-
-    Attributes:
-        criterion: the inner loss; its state is the only state.
-        pooling: the :class:`~moreauc.core.pooling.Pooling`.
-        min_tpr: of the inner loss; absent if that has no region.
-        max_fpr: likewise.
 
     Shape:
         - instances, previous_instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and
           attention logit
-        - bag: `(T,)`, position in the batch of each instance's bag, in any order
-        - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
+        - bag, labels, index: as for :class:`~moreauc.MultiInstanceTPAUCLoss`
         - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, an instance that is NaN or of the wrong shape, a bag without
-            instances, `bag` out of range, and all that the inner loss refuses; raised before any state changes.
 
     Example:
         >>> from moreauc.criteria import CrossEntropyLoss

@@ -23,18 +23,12 @@ class SampleCVaRLoss(Criterion):
     the batch are taken. The mean over batches is at most the CVaR of the whole set, since each batch contributes its
     own tail.
 
-    The loss has no state, and `eval()` mode is as training mode.
-
     Args:
         fraction: :math:`\rho` in (0, 1]; 1 is the mean of the losses. A plain attribute: a schedule may change it.
 
     Shape:
-        - losses: `(B,)`, loss of each sample
-        - groups, previous_losses: not used
+        - losses: `(B,)`, loss of each sample; groups and previous_losses are not used
         - output: scalar
-
-    Raises:
-        ValueError: for a fraction out of range, and losses that are not finite or not of this shape.
 
     Example:
         >>> losses = torch.tensor([1.0, 4.0, 2.0, 3.0, 0.0], requires_grad=True)

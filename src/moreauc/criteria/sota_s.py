@@ -42,28 +42,19 @@ class SOTAsLoss(PairCriterion):
 
     The gradient uses both averages **after** their update, unlike :class:`~moreauc.TPAUCLoss` (SONX), which takes the
     row before. LibAUC, its authors' library, documents :math:`u_{i,t-1}` in the last two lines, but its code uses
-    :math:`u_{i,t}`, and so does this loss: since :math:`u_{i,t} \ge \tau_1 g_i` and :math:`v_t` is at least
-    :math:`\tau_2` times the batch's mean, the weights of the pairs of a batch add up to at most :math:`1 / (\tau_1
-    \tau_2)` for any scores. With the old rows there is no such bound.
-
-    All computations, including the averages, use logarithms, so that nothing overflows unless the pair losses do. In
-    LibAUC exponentials overflow, and rows start at 0 instead of the first observed value.
+    :math:`u_{i,t}`, and so does this loss: then the weights of the pairs of a batch add up to at most :math:`1 /
+    (\tau_1 \tau_2)` for any scores. All computations use logarithms, so that nothing overflows unless the pair losses
+    do. In LibAUC exponentials overflow, and rows start at 0 instead of the first observed value.
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
         temperature_negatives: :math:`\lambda`, above 0.
         temperature_positives: :math:`\lambda'`, above 0.
         tau1: averaging weight of the rows in (0, 1]. Both are plain attributes: a schedule may change them.
         tau2: averaging weight of the outer mean in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the surrogate's default.
-        link: "sigmoid", "identity" or "standardized", applied to the scores.
 
     Attributes:
         log_u: logarithms of the rows, one for each positive in order of appearance in `labels`; 0 where not visited.
         log_v: logarithm of the outer average, a 0-d tensor; 0 before the first call.
-
-    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
 
     Example:
         >>> criterion = SOTAsLoss(torch.tensor([0, 1]), temperature_negatives=0.5, link="identity")

@@ -44,26 +44,17 @@ class STACOLoss(PairCriterion):
 
     One batch of negatives serves all lines, and :math:`s` and :math:`s'` start at 0, as in the authors' textbook
     (Algorithm 31) and in their code; the documentation of that code has two batches, and 1. For models that are not
-    convex the paper adds a proximal centre that moves now and then: add
-    :class:`~moreauc.optim.ProximalPoint` to the optimizer. docs/successors.md says more.
+    convex the paper adds a proximal centre that moves now and then: add :class:`~moreauc.optim.ProximalPoint` to the
+    optimizer.
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`.
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the surrogate's default.
-        link: "sigmoid", "identity" or "standardized", applied to the scores.
         dual_lr: :math:`\eta_y`, at least 0. A plain attribute, as `threshold_lr`: schedules may change them.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, at least 0, or one number for both. :math:`\eta_s` is not
             divided by :math:`B_1`, as in :class:`~moreauc.TPAUCLoss` it is.
 
     Attributes:
         y: dual variables of the positives in order of appearance in `labels`; they start at 1.
-        s: thresholds of the positives, in the same order; they start at 0.
-        s_prime: threshold over the positives, a 0-d tensor; it starts at 0.
-
-    Shapes and errors of a call are those of :class:`~moreauc.TPAUCLoss`, without `previous_scores`.
+        s, s_prime: thresholds, as those of :class:`~moreauc.TPAUCLoss`.
 
     Example:
         >>> import torch

@@ -2,8 +2,7 @@ r"""The three-level loss for functions the user brings (TCCO, solved by SONT).
 
 The loss owns the tables; the weights are moved by any `torch.optim` optimizer.
 
-Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023,
-arXiv:2310.03234.
+Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023.
 """
 
 from __future__ import annotations
@@ -102,9 +101,6 @@ class TCCOLoss(Criterion):
         - outer_index: `(B1,)`; inner_index: `(B2,)`, the same inner items for all outer ones as in the paper, or
           `(B1, B2)`, each outer item with its own; no pair twice
         - output: scalar
-
-    Raises:
-        ValueError: as for :class:`~moreauc.FCCOLoss`; `previous_h` is needed where `gamma1` is above 0.
 
     Example:
         >>> criterion = TCCOLoss(3, 4, lambda u, i: torch.relu(u - 1), lambda v, i: v.abs(), tau1=0.5, tau2=0.5)

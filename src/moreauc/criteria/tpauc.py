@@ -43,9 +43,8 @@ class TPAUCLoss(TwoWayCriterion):
 
     `threshold_lr="quantile"` replaces lines 5 and 6, and is not covered by the paper's theorems. Given :math:`w` the
     best thresholds are known in closed form: as :math:`\ell` does not decrease, the best :math:`s_i` is
-    :math:`\ell(q - h_i)` with the same :math:`q` for all positives, the upper :math:`\beta`-quantile of the negatives'
-    scores, and the best :math:`s'` is the upper :math:`\alpha`-quantile of the rows. So one number is tracked instead
-    of one for each positive, and it is updated at every step:
+    :math:`\ell(q - h_i)` with :math:`q` the upper :math:`\beta`-quantile of the negatives' scores, and the best
+    :math:`s'` is the upper :math:`\alpha`-quantile of the rows. One number is tracked:
 
     .. math::
 
@@ -53,41 +52,10 @@ class TPAUCLoss(TwoWayCriterion):
         s_{i,t} = \ell(q_t - h_i(w_t)), \quad s'_{t+1} = u_{(\lfloor \alpha n_+ \rfloor + 1), t+1}
 
     (:math:`(k)` is the k-th largest; rows not visited yet are left out; :math:`q_0` is the quantile of the first batch;
-    with `max_fpr` = 1 every pair counts and :math:`s_{i,t} = 0`). There is no step size to choose, and no threshold
-    gets out of date between two visits of a positive.
+    with `max_fpr` = 1 every pair counts and :math:`s_{i,t} = 0`).
 
     Args:
-        labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the surrogate's default.
-        link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the scores
-            (:mod:`moreauc.core.surrogates`).
-        tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
-        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
-            which :class:`~moreauc.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
-            docs/tpauc.md compares both.
-        initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
-            weights. Means over positives and negatives are then weighted, and the region is measured in shares of
-            weight.
-
-    Attributes:
-        u: rows, one for each positive in order of appearance in `labels`.
-        s: thresholds of the positives, in the same order, as they were used or moved last; they start at 0.
-        s_prime: threshold over the positives, a 0-d tensor; it starts at 0.
-
-    Shape:
-        - scores, previous_scores: `(B,)`, raw model outputs of positives and negatives
-        - labels: `(B,)`, 0/1; index: `(B,)`, row numbers of the training set, no repeats
-        - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or the batch, NaN
-            scores, an index out of range, repeated or not labelled as in the set, shapes that differ, and `gamma`
-            above 0 without `previous_scores`; raised before any state changes.
 
     Example:
         >>> import torch
