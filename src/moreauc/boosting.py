@@ -53,25 +53,16 @@ def tpauc_objective(
 
     Custom objectives start from equal scores, not from the log odds of the positives. The offset :math:`o` makes up for
     that: it is the log odds of the positives minus the score that all rows start with, and 0 where the first scores
-    differ, as those of a model that is continued do. Scores are log odds relative to the training set's share of
-    positives, so far as the log loss goes.
+    differ, as those of a model that is continued do.
 
-    **Gradient.** Exact, in float64. Rows with equal scores at the edge of the region share what is left of it, so it
-    depends neither on the order of the rows nor on whether a row of weight 2 is written as two rows.
-
-    **Hessian.** The diagonal that is returned is positive, and, minus the exact Hessian of :math:`F` with the region
-    and :math:`\sigma` held fixed, positive semidefinite: a Newton step is damped, never amplified. Of the pairs it has
-    twice their absolute second derivatives (:func:`~moreauc.core.region.region_derivatives`), of the log loss the exact
-    ones. With the ramp and `log_loss_weight` 0 no leaf moves by more than half the margin times the learning rate.
-
-    A round takes sorting and prefix sums, :math:`O(n \log n)`, and no pair matrix. Weights of rows are those of the
-    data set; both libraries leave it to the objective to apply them.
+    The gradient is exact, in float64. Rows with equal scores at the edge of the region share what is left of it. The
+    Hessian is a positive diagonal that bounds the exact one of :math:`F` with the region and :math:`\sigma` held fixed
+    (:func:`~moreauc.core.region.region_derivatives`): a Newton step is damped, never amplified.
 
     The same object is a function of `(scores, data)`, for `lightgbm.train(params={"objective": ...})` and
     `xgboost.train(obj=...)`, and of `(y_true, scores, sample_weight)`, for `LGBMClassifier(objective=...)` and
     `XGBClassifier(objective=...)`. Rounds are counted for each data set from the last time that its scores were all
-    equal, so the object can be used again; where they never were, `log_loss_rounds` are taken as done. The classes must
-    be 0 and 1.
+    equal; where they never were, `log_loss_rounds` are taken as done. The classes must be 0 and 1.
 
     Args:
         min_tpr: lower end of the true positive rate, in [0, 1).
@@ -82,9 +73,6 @@ def tpauc_objective(
         log_loss_weight: :math:`\lambda`, at least 0.
         log_loss_rounds: rounds of log loss before, at least 0.
 
-    Raises:
-        ValueError: for arguments outside these ranges; in a round, for labels other than 0 and 1, a missing class, and
-            weights below 0.
 
     Example:
         >>> objective = tpauc_objective(min_tpr=0.5, max_fpr=0.5, margin=4.0, widen=0.0, log_loss_weight=0.0)
@@ -179,19 +167,14 @@ class TPAUCObjective:
 def tpauc_metric(library: Literal["lightgbm", "xgboost"], *, min_tpr: float, max_fpr: float) -> TPAUCMetric:
     """Return the two-way partial AUC as an evaluation metric of LightGBM or XGBoost, for early stopping.
 
-    It is :func:`~moreauc.metrics.tpauc_score`, which does not reward ties, under the name "auc_two_way": XGBoost
-    minimises what it does not know, except where the name begins with "auc". The same object serves both interfaces of
-    a library: `lightgbm.train(feval=...)` and `LGBMClassifier.fit(eval_metric=...)`, `xgboost.train(custom_metric=...)`
-    and `XGBClassifier(eval_metric=...)`.
+    It is :func:`~moreauc.metrics.tpauc_score` under the name "auc_two_way": XGBoost minimises what it does not know,
+    except where the name begins with "auc". It is for `lightgbm.train(feval=...)` and
+    `LGBMClassifier.fit(eval_metric=...)`, `xgboost.train(custom_metric=...)` and `XGBClassifier(eval_metric=...)`.
 
     Args:
-        library: "lightgbm", which wants name, value and that higher is better, or "xgboost", which wants name and
-            value, or the value alone.
+        library: which library's interface the metric has.
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-
-    Raises:
-        ValueError: for arguments outside these ranges.
 
     Example:
         >>> metric = tpauc_metric("lightgbm", min_tpr=0.5, max_fpr=0.5)

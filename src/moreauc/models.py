@@ -37,22 +37,11 @@ class MLP(nn.Module):
         - input: `(B, num_features)`
         - output: `(B,)`, or `(B, num_outputs)` for more than one
 
-    Raises:
-        ValueError: for an argument out of range.
-
     Example:
         >>> import torch
         >>> model = MLP(3, hidden=(8,))
         >>> model(torch.zeros(5, 3)).shape
         torch.Size([5])
-        >>> MLP(3, num_outputs=4)(torch.zeros(5, 3)).shape
-        torch.Size([5, 4])
-        >>> MLP(3, hidden=())
-        MLP(
-          (layers): Sequential(
-            (0): Linear(in_features=3, out_features=1, bias=True)
-          )
-        )
     """
 
     def __init__(
@@ -83,9 +72,7 @@ class PiecewiseLinear(nn.Module):
     r"""Encodes numbers by the bins they lie in, so that a linear layer after it makes a piecewise-linear function.
 
     A column with the bin edges :math:`q_0 < \dots < q_T` gets, besides its own value clipped to [-4, 4], the `T` inputs
-    :math:`2 \min(1, \max(0, (x - q_{t-1}) / (q_t - q_{t-1}))) - 1`: 1 for the bins below the number, -1 for those above
-    it. Columns with at most two values are not encoded.
-
+    :math:`2 \min(1, \max(0, (x - q_{t-1}) / (q_t - q_{t-1}))) - 1`. Columns with at most two values are not encoded.
     The edges are quantiles of `rows`, shape `(n, num_features)`, for at most `bins` bins in each column.
 
     Example:
@@ -205,13 +192,8 @@ class InstanceNetwork(nn.Module):
         - input: what the encoder takes, `T` instances of any bags
         - output: `(T,)`, or with attention `(T, 2)`: score and logit
 
-    Raises:
-        ValueError: for an argument out of range, and in a call for features of another shape.
-
     Example:
         >>> encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.ReLU())
-        >>> InstanceNetwork(encoder, 10)(torch.zeros(5, 8, 8)).shape
-        torch.Size([5])
         >>> InstanceNetwork(encoder, 10, attention=True)(torch.zeros(5, 8, 8)).shape
         torch.Size([5, 2])
     """
@@ -248,15 +230,9 @@ class InstanceMLP(InstanceNetwork):
         dropout: probability in [0, 1) to drop a hidden unit in training.
 
     Shape:
-        - input: `(T, num_features)`
-        - output: `(T,)`, or with attention `(T, 2)`: score and logit
-
-    Raises:
-        ValueError: for an argument out of range.
+        - input: `(T, num_features)`; output: as for :class:`InstanceNetwork`
 
     Example:
-        >>> InstanceMLP(166)(torch.zeros(5, 166)).shape
-        torch.Size([5])
         >>> model = InstanceMLP(166, hidden=32, attention="gated")
         >>> model(torch.zeros(5, 166)).shape
         torch.Size([5, 2])

@@ -24,17 +24,9 @@ def cvar(
 ) -> tuple[Tensor, Tensor]:
     r"""Return the mean of :math:`f(u_i, s)` and its slopes in the rows.
 
-    The slope in the threshold is 1 minus that in the row, for each row.
-
-    Args:
-        rows: :math:`u_i`, shape `(B,)`.
-        threshold: :math:`s`, shape `()`.
-        fraction: :math:`\rho` in (0, 1].
-        mean: the mean over the rows that count, from shape `(B,)` to `()`.
-        tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms.
-
-    Returns:
-        The value, shape `()`, and :math:`\partial_u f`, shape `(B,)`.
+    The slope in the threshold is 1 minus that in the row. `mean` is the mean over the rows that count, from shape
+    `(B,)` to `()`; `fraction` is :math:`\rho`; `tied` is how much of a row equal to the threshold counts, in [0, 1]: 0
+    is the subgradient of the algorithms.
     """
     excess = rows - threshold
     above = torch.relu(excess)
@@ -84,12 +76,8 @@ def upper_quantile(
 ) -> Tensor:
     """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all.
 
-    Args:
-        rows: shape `(n,)`.
-        fraction: in (0, 1].
-        visited: which rows count, shape `(n,)`, at least one; None for all.
-        weight: how much each counts, shape `(n,)`; None for equal weights. The value has `fraction` of the weight
-            above it, and at least one row.
+    `visited` are the rows that count, at least one; None for all. With `weight`, how much each counts, the value has
+    `fraction` of the weight above it, and at least one row.
     """
     if weight is not None:
         known = torch.ones_like(rows, dtype=torch.bool) if visited is None else visited

@@ -47,11 +47,9 @@ class Pairs(NamedTuple):
         positive: scores :math:`h_i`, shape `(B1,)`, at least float32, without gradient; in a padded batch some may be
             repeats that get weight 0 later.
         negative: scores :math:`h_j`, shape `(B2,)`, of the same type.
-        total: :math:`\beta` times the number of negatives, a number or a float64 tensor of shape `()`; with weights,
-            their sum takes the place of the number.
+        total: :math:`\beta` times the number (with weights, the sum) of the negatives, a number or a float64 tensor.
         left_out: which entries of `negative` make no pair, shape `(B2,)`, bool; None for none.
-        weight: :math:`w_j` of the negatives, at least 0, shape `(B2,)`; None where each counts once. Only
-            :func:`cvar_and_vjp` knows them.
+        weight: :math:`w_j` of the negatives, at least 0; None where each counts once. For :func:`cvar_and_vjp` only.
     """
 
     positive: Tensor
@@ -80,7 +78,7 @@ def cvar_over_negatives(
     (problem (9) and Algorithm 2, lines 4 and 5). A pair with :math:`\ell = s_i` is not active.
 
     All methods decide which pairs are active by the same floating point comparison, so the slopes are equal bit for
-    bit. The sums differ by rounding.
+    bit. The sums differ by rounding. Whether scores are finite is for the caller to check.
 
     Args:
         positive: scores of the positives, shape `(B1,)`, differentiable.
@@ -92,11 +90,7 @@ def cvar_over_negatives(
             for any loss; "auto", the fastest that fits. Each can be differentiated once.
 
     Returns:
-        `psi` and `slope`, both of shape `(B1,)` and of the widest type among the inputs, at least float32. Only `psi`
-        carries a gradient.
-
-    Raises:
-        ValueError: for a wrong type, shape, range or method. That scores are finite is for the caller to check.
+        `psi`, with gradient, and `slope`, without: shape `(B1,)`, the widest type of the inputs, at least float32.
 
     Example:
         >>> from moreauc.core.surrogates import SquaredHinge
@@ -178,15 +172,9 @@ def weighted_pairs(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Return sums over one side of :math:`\ell` and :math:`\ell'`, weighted by numbers of the other side.
 
-    Args:
-        pairs: scores of both sides.
-        surrogate: the loss.
-        upper: :math:`a_i`, weights of the positives, shape `(B1,)`.
-        lower: :math:`b_j`, weights of the negatives, shape `(B2,)`, 0 where left out.
-
-    Returns:
-        :math:`\sum_j b_j \ell_{ij}`, :math:`\sum_j b_j \ell'_{ij}`, shape `(B1,)`, and
-        :math:`\sum_i a_i \ell_{ij}`, :math:`\sum_i a_i \ell'_{ij}`, shape `(B2,)`.
+    For weights `upper`, :math:`a_i`, and `lower`, :math:`b_j` (0 where left out), these are
+    :math:`\sum_j b_j \ell_{ij}`, :math:`\sum_j b_j \ell'_{ij}`, shape `(B1,)`, and :math:`\sum_i a_i \ell_{ij}`,
+    :math:`\sum_i a_i \ell'_{ij}`, shape `(B2,)`.
     """
     blocks = _blocks(pairs)
     values, slopes = [], []

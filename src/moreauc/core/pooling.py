@@ -12,7 +12,6 @@ attention      :math:`(e^a \delta,\ e^a)`      :math:`v_1 / v_2`       :math:`(v
 =============  ==============================  ======================  =====================================
 
 with the instance scores :math:`\phi` or :math:`\delta`, the attention logits :math:`a` and the temperature :math:`T`.
-A fourth pooling is one more class with an entry in `POOLINGS`.
 
 **Corrections and positive numbers.** The update :math:`(1 - \tau) v + \tau y + \gamma (y - y')` may push an average of
 exponentials below 0, where it has no logarithm. The paper leaves open what to do then. Here a correction that would
@@ -23,9 +22,8 @@ the plain average.
 model learns: rows written at one level are then compared with instances at another. :meth:`Pooling.centered_logits`
 subtracts the mean logit of a batch; losses that use rows after their update do so.
 
-**Rows that lag.** The chain rule divides by the row: the weight of an instance is :math:`e^a / v_2`. If the row is far
-below the present instances, because earlier batches did not contain the largest one, this weight is huge, up to a
-factor of :math:`e^{60}` here. The row after its update contains these instances with weight :math:`\tau`.
+**Rows that lag.** The chain rule divides by the row: if the row is far below the present instances, the weight of an
+instance, :math:`e^a / v_2`, is huge. The row after its update contains these instances with weight :math:`\tau`.
 """
 
 from __future__ import annotations
@@ -94,13 +92,9 @@ class Pooling(ABC):
     ) -> Tensor:
         r"""Return the rows of :math:`(1 - \tau) v + \tau y + \gamma (y - y')`, projected where a bound is set.
 
-        Args:
-            row: rows of :math:`v`, shape `(B, dim)`.
-            now: rows of :math:`y`, the average over a few instances of each bag.
-            before: rows of :math:`y'`, the same instances at the previous weights; None without correction.
-            tau: averaging weight in (0, 1].
-            gamma: correction weight, at least 0, one number or shape `(B, 1)`.
-            bound: radius of the ball that :math:`v` is projected onto, or None.
+        All are rows, shape `(B, dim)`: `now` of :math:`y`, the average over a few instances of each bag, and `before`
+        of :math:`y'`, the same instances at the previous weights, None without correction. `gamma` is one number or has
+        the shape `(B, 1)`.
         """
         return self._moved(row, now, before, Move(tau, gamma, bound))
 
@@ -115,11 +109,7 @@ class Pooling(ABC):
         The score's derivative is taken at `row`, the average's at the instances given: the chain rule of the paper's
         :math:`G_t`.
 
-        Args:
-            weight: one for each bag, shape `(B,)`.
-            row: rows, shape `(B, dim)`.
-            instances: shape `(T,)` or `(T, 2)`.
-            bag: number of each instance's bag, shape `(T,)`.
+        `weight` has one number for each bag.
         """
 
     def __call__(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
@@ -163,10 +153,7 @@ class MeanPooling(Pooling):
 class SmoothedMaxPooling(Pooling):
     r"""Smoothed maximum of the instance scores, :math:`T \log \frac1{|X|} \sum_x e^{\phi(x) / T}`.
 
-    Between the mean (:math:`T \to \infty`) and the maximum (:math:`T \to 0`).
-
-    Args:
-        temperature: :math:`T`, above 0.
+    Between the mean (:math:`T \to \infty`) and the maximum (:math:`T \to 0`), with `temperature` :math:`T`, above 0.
 
     Example:
         >>> SmoothedMaxPooling(0.1)(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]), 2)

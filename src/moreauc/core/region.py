@@ -35,17 +35,9 @@ def region_loss_and_gradient(
     .. math:: \sum_i \sum_j a_i b_j \, \ell(h_j - h_i), \qquad \sum_i a_i = \sum_j b_j = 1
 
     with :math:`a_i` the weight taken of positive `i`, :math:`b_j` that of negative `j`. In float64, in
-    :math:`O(n \log n)` time for the losses that :mod:`moreauc.core.sorted_pairs` knows. An integer weight is as good as
-    so many rows. Where scores at the edge of the region are equal, the gradient is one of several.
-
-    Args:
-        positive: scores :math:`h_i`, shape `(n+,)`, float64.
-        negative: scores :math:`h_j`, shape `(n-,)`, float64.
-        surrogate: the loss :math:`\ell`, non-decreasing.
-        min_tpr: in [0, 1).
-        max_fpr: in (0, 1].
-        positive_weight: of the positives, at least 0 and not all 0; None for 1 each.
-        negative_weight: of the negatives, likewise.
+    :math:`O(n \log n)` time for the losses that :mod:`moreauc.core.sorted_pairs` knows. Where scores at the edge of the
+    region are equal, the gradient is one of several. Scores are float64; weights are at least 0 and not all 0, None for
+    1 each.
 
     Example:
         >>> from moreauc.core.surrogates import Hinge
@@ -68,12 +60,7 @@ def region_loss_and_gradient(
 class RegionDerivatives(NamedTuple):
     """What :func:`region_derivatives` returns.
 
-    Attributes:
-        value: the mean loss over the pairs of the region.
-        positive_gradient: derivatives in the positives' scores, shape `(n+,)`.
-        negative_gradient: derivatives in the negatives' scores, shape `(n-,)`.
-        positive_curvature: what bounds the second derivatives, of the positives, shape `(n+,)`.
-        negative_curvature: the same of the negatives, shape `(n-,)`.
+    Gradients and curvatures, what bounds the second derivatives, are those in the scores of each side.
     """
 
     value: float
@@ -96,17 +83,12 @@ def region_derivatives(
 
     .. math:: c_i = 2 a_i \sum_j b_j \, |\ell''(h_j - h_i)|, \qquad c_j = 2 b_j \sum_i a_i \, |\ell''(h_j - h_i)|
 
-    A pair adds :math:`a_i b_j \ell''` times the matrix with rows (1, -1) and (-1, 1) to the Hessian, and this matrix is
-    at most twice the identity. So the diagonal matrix of :math:`c`, minus the Hessian of the loss with the weights
-    :math:`a` and :math:`b` held fixed, is positive semidefinite. A row without an active pair has gradient and
-    curvature 0. For the ramp :math:`|g| \le c\,m / 2` in every row: no Newton step, of a row or of several rows
-    together, exceeds half the margin.
+    The diagonal matrix of :math:`c`, minus the Hessian of the loss with the weights :math:`a` and :math:`b` held fixed,
+    is positive semidefinite. A row without an active pair has gradient and curvature 0. For the ramp
+    :math:`|g| \le c\,m / 2` in every row: no Newton step exceeds half the margin.
 
     Rows with equal scores at the edge of the region share what is left of it in proportion to their weights: trees
     give many rows the same score, and the result must not depend on the order of the rows.
-
-    In float64, in :math:`O(n \log n)` time and linear memory. The arguments are those of
-    :func:`region_loss_and_gradient`.
 
     Example:
         >>> from moreauc.core.surrogates import SquaredHinge

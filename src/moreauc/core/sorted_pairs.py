@@ -38,12 +38,8 @@ _LARGE = 1 << 15  # positives from which on they are worth a sort of their own
 class _Sides(NamedTuple):
     """Positives, and negatives in falling order.
 
-    Attributes:
-        positive: scores, shape `(B1,)`.
-        ordered: scores of the negatives, shape `(B2,)`; `-inf` for those left out.
-        weight: of the negatives, in the same order, float64; None where all are 1.
-        reaches: number of active negatives of each positive, shape `(B1,)`.
-        mass: their weight, shape `(B1,)`; the number where there are no weights.
+    `ordered` has `-inf` for negatives left out, and `weight` is in the same order, None where all are 1. `reaches` is
+    the number of active negatives of each positive, and `mass` their weight.
     """
 
     positive: Tensor

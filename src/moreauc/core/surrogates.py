@@ -34,15 +34,12 @@ Link = Literal["sigmoid", "identity", "standardized"]
 class Surrogate(ABC):
     r"""A pairwise loss :math:`\ell(z)`; use :func:`get_surrogate` to make one by name.
 
-    Args:
-        margin: :math:`m`, at least 0.
+    `margin` is :math:`m`, at least 0.
 
     Attributes:
         name: what :func:`get_surrogate` knows it by.
-        piecewise_polynomial: the degree :math:`d` where :math:`\ell(z)` is a polynomial in `z` on each of finitely many
-            intervals, else None.
-        non_decreasing: whether :math:`\ell` does not decrease in `z`. Then the pairs of one positive that exceed a
-            level are those with the highest-scored negatives.
+        piecewise_polynomial: the degree :math:`d` where :math:`\ell` is a piecewise polynomial in `z`, else None.
+        non_decreasing: whether :math:`\ell` does not decrease in `z`.
         lipschitz: the least upper bound of the slope's size; infinite where there is none.
         weak_convexity: the least :math:`\rho \ge 0` for which :math:`\ell(z) + \rho z^2 / 2` is convex.
     """
@@ -189,8 +186,7 @@ class SmoothRamp(Surrogate):
     :math:`1 / m^2` (so it is weakly convex with that). Pairs further apart than :math:`m` have no gradient: the margin
     is in units of the scores, and training needs a start that orders most pairs, as cross entropy gives it.
 
-    Args:
-        margin: :math:`m`, above 0; by default 0.2, meant for scores with standard deviation 1.
+    The margin is above 0; by default 0.2, meant for scores with standard deviation 1.
 
     Example:
         >>> SmoothRamp(margin=1.0).value(torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0]))
@@ -240,12 +236,8 @@ _SURROGATES: dict[str, type[Surrogate]] = {
 def get_surrogate(name: str, margin: float | None = None) -> Surrogate:
     """Return the pairwise loss called `name`.
 
-    Args:
-        name: "squared_hinge", "hinge", "squared", "logistic", "sigmoid" or "smooth_ramp".
-        margin: at least 0, for the ramp above 0; None for the default: 0.2 for the ramp, 1 for the others.
-
-    Raises:
-        ValueError: for another name or margin.
+    `name` is "squared_hinge", "hinge", "squared", "logistic", "sigmoid" or "smooth_ramp"; `margin` is at least 0, for
+    the ramp above 0; None for the default: 0.2 for the ramp, 1 for the others.
 
     Example:
         >>> get_surrogate("hinge", margin=0.5)
@@ -262,11 +254,8 @@ def scale_of(
 ) -> Tensor:
     r"""Return :math:`\sigma`, shape `()`; 1 where the scores are all equal, to rounding, so that they have no scale.
 
-    Args:
-        negative: raw scores of the negatives, shape `(B2,)`.
-        left_out: which of them are none, shape `(B2,)`; None where all are negatives.
-        count: how many are, where some are left out.
-        weight: of each, shape `(B2,)`, 0 for what is left out, with sum `count`; None for equal weights.
+    `left_out` are the scores of `negative` that are none, `count` how many are, where some are left out. `weight` is 0
+    for what is left out, and its sum is `count`.
     """
     exact = negative.double()  # squares of large scores would overflow
     if weight is not None:

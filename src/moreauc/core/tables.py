@@ -30,13 +30,8 @@ def theory_gamma(num_rows: int, num_visited: int, tau: float) -> float:
 
     .. math:: \gamma = \frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau)
 
-    Args:
-        num_rows: number of rows of the table, :math:`n` (:math:`n_1 n_2` for the inner table of SONT).
-        num_visited: rows visited in one step, :math:`B_1` (:math:`B_1 B_2`), at most `num_rows`.
-        tau: averaging weight in (0, 1). At 1 the formula has no value.
-
-    Returns:
-        The weight of `now - before`.
+    with :math:`n` = `num_rows` (:math:`n_1 n_2` for the inner table of SONT), :math:`B_1` = `num_visited` rows visited
+    in one step (:math:`B_1 B_2`), and :math:`\tau < 1`.
 
     Example:
         >>> theory_gamma(100, 10, tau=0.5)
@@ -59,16 +54,9 @@ def update_row(
 
     (Algorithm 1, line 4; Algorithm 3, lines 4 and 5; with :math:`\gamma = 0` Algorithms 6 and 7.)
 
-    Args:
-        row: the rows before the step, shape `(B, dim)`, or `(B,)` where rows are numbers.
-        now: values observed at the current iterate, same shape.
-        before: values of the same samples at the previous iterate, same shape; unused where `gamma` is 0.
-        tau: averaging weight of the new value.
-        gamma: weight of the correction `now - before`; a tensor, shape `()`, where only the device knows it.
-        bound: radius :math:`C` of the ball each row is projected onto; None for no projection.
-
-    Returns:
-        The new rows, same shape.
+    All are rows, shape `(B, dim)`, or `(B,)` where rows are numbers: `now` observed at the current iterate, `before` of
+    the same samples at the previous one, unused where `gamma` is 0. `bound` is the radius :math:`C` of the ball that
+    each row is projected onto; None for no projection.
     """
     new = torch.lerp(row, now, tau)  # (1 - tau) row + tau now, exact where row = now and where tau = 1
     if isinstance(gamma, Tensor) or gamma != 0.0:
@@ -90,12 +78,8 @@ def project(row: Tensor, bound: float) -> Tensor:
 class UpdateRule:
     """The parameters of :func:`update_row`, checked once.
 
-    Args:
-        owner: class named in errors.
-        tau: averaging weight in (0, 1].
-        gamma: correction weight, at least 0, or "theory" for :func:`theory_gamma` at the batch's size.
-        bound: radius of the projection, above 0, or None.
-        suffix: appended to the argument names in errors ("1" for `tau1`).
+    `owner` is the class named in errors, with `suffix` after the argument names ("1" for `tau1`). `gamma` may be
+    "theory", for :func:`theory_gamma` at the batch's size.
     """
 
     owner: str = field(repr=False)  # only for error messages, not part of the rule
@@ -152,19 +136,15 @@ class Table(nn.Module):
     A row that was never visited and has no initial value takes the first value observed for it, as if it had held that
     value from the start.
 
-    With `keep_previous` the table also answers for the value a row had one iteration ago. Only rows written in the last
-    iteration differ from what they were, so each write notes the iteration and the value it replaced; no copy of the
-    table is made.
-
-    The table is never narrower than what it averages: it takes the wider of its own floating type and that of the
-    values it meets or loads (this happens at most once for each wider type).
+    With `keep_previous` the table also answers for the value a row had one iteration ago: each write notes the
+    iteration and the value it replaced. The table is never narrower than what it averages: it takes the wider of its
+    own floating type and that of the values it meets or loads.
 
     Args:
         owner: class named in errors.
         num_rows: number of rows :math:`n`.
         dim: length of a row; None where rows are numbers, so that all shapes lack the last axis.
-        initial: a number for all rows, or a tensor of shape `(num_rows, dim)` (`(num_rows,)` where `dim` is 1);
-            None to fill each row at its first visit.
+        initial: a number for all rows, or one row for each; None to fill each row at its first visit.
         keep_previous: keep what :meth:`previous` needs.
         argument: what errors call `initial`.
 
@@ -235,12 +215,8 @@ class Table(nn.Module):
     def read(self, index: Tensor, *, fill: Tensor) -> Tensor:
         """Return the rows `index` as they are now, `fill` standing in for rows that hold nothing yet.
 
-        Args:
-            index: row numbers, shape `(B,)`.
-            fill: values observed in this iteration, shape `(B, dim)`.
-
-        Returns:
-            A copy of the rows, shape `(B, dim)`, of the wider of both types. Nothing is written.
+        `fill` are values observed in this iteration, shape `(B, dim)`. The result is a copy, of the wider of both
+        types.
         """
         held = self._buffers["values"].index_select(0, index)
         return held if self._complete and held.dtype == fill.dtype else self._filled_up(held, fill, index)
@@ -271,11 +247,8 @@ class Table(nn.Module):
     def write(self, index: Tensor, row: Tensor, new: Tensor, bad: Tensor | None = None) -> None:
         """End the iteration: rows `index`, which were `row`, become `new`; the others stay as they are.
 
-        Args:
-            index: row numbers, shape `(B,)`; a row may come several times if what is written there is the same.
-            row: what :meth:`read` gave, shape `(B, dim)`.
-            new: the new rows, shape `(B, dim)`.
-            bad: a flag on the device, shape `()`: where it is True, nothing changes.
+        `row` is what :meth:`read` gave. A row may come several times if what is written there is the same. Where `bad`,
+        a flag on the device, is True, nothing changes.
         """
         held = self._buffers
         if held["values"].dtype != new.dtype:
@@ -353,15 +326,7 @@ class Table(nn.Module):
 class EstimatorTable(Table):
     r"""Rows :math:`u_i` that track the inner values of a compositional objective.
 
-    The step that first visits a row reads the value observed for it, and then updates it by the rule like any other.
-
-    Args:
-        num_rows: number of rows :math:`n`.
-        dim: as for :class:`Table`.
-        rule: how a visited row moves.
-        initial: as for :class:`Table`.
-        keep_previous: as for :class:`Table`.
-        argument: what errors call `initial`.
+    The step that first visits a row reads the value observed for it, and then updates it by `rule` like any other.
 
     Example:
         >>> table = EstimatorTable(5, rule=UpdateRule("example", tau=0.5))

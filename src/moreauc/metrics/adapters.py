@@ -17,8 +17,8 @@ from moreauc.metrics.ranking import Array, Classes, selected_fraction, split_cla
 class StreamingTPAUC:
     """Collects scores over batches; `compute()` is :func:`~moreauc.metrics.tpauc_score` of all of them, exactly.
 
-    Every score is stored, in its precision, since the number of selected rows grows with the data: a row outside the
-    region now may be inside it later. The object can be pickled; `merge` joins those of several processes.
+    Every score is stored, in its precision, since a row outside the region now may be inside it later. The object can
+    be pickled; `merge` joins those of several processes.
 
     Args:
         min_tpr: lower edge of the true positive rate, in [0, 1).
@@ -45,9 +45,6 @@ class StreamingTPAUC:
         Args:
             scores: finite scores, shape `(n,)`; a tensor may be on any device and carry a gradient.
             labels: 0 and 1 (or bool), shape `(n,)`.
-
-        Raises:
-            ValueError: as in :func:`~moreauc.metrics.tpauc_score`; the batch is then not added.
         """
         names = ("labels", "scores")
         classes = split_classes("StreamingTPAUC", labels, scores, names=names, allow_empty=True)
@@ -88,28 +85,22 @@ def _join(chunks: list[Array]) -> Array:
 def tpauc_scorer(*, min_tpr: float, max_fpr: float, positive_label: Any = None) -> Callable[..., float]:
     """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
 
-    It calls the estimator's `decision_function`, or `predict_proba` where there is none. The arguments are checked
-    here, since a search turns errors inside a scorer into NaN.
+    It calls the estimator's `decision_function`, or `predict_proba` where there is none, and accepts `sample_weight`.
+    The arguments are checked here, since a search turns errors inside a scorer into NaN.
 
     Args:
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
         positive_label: the positive class; None for 1.
 
-    Returns:
-        A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.
-
     Example:
         >>> from sklearn.datasets import load_breast_cancer
-        >>> from sklearn.dummy import DummyClassifier
         >>> from sklearn.model_selection import cross_val_score
         >>> from sklearn.naive_bayes import GaussianNB
         >>> X, y = load_breast_cancer(return_X_y=True)
         >>> scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5)
         >>> cross_val_score(GaussianNB(), X, y, scoring=scorer, cv=3).round(2).tolist()
         [0.91, 0.96, 0.97]
-        >>> cross_val_score(DummyClassifier(), X, y, scoring=scorer, cv=3).tolist()  # the same score for all rows
-        [0.0, 0.0, 0.0]
     """
     min_tpr, max_fpr = check_region("tpauc_scorer", min_tpr, max_fpr)
     response = ("decision_function", "predict_proba")

@@ -72,9 +72,8 @@ def bootstrap_interval(
     r"""Percentile bootstrap interval of a metric over the samples of a test set.
 
     The ends are the (1 - `level`) / 2 and (1 + `level`) / 2 quantiles of the metric over `resamples` sets of :math:`n`
-    samples drawn with replacement. The interval reflects the sampling of the test set only, not that of the training
-    data or the training seed. In small regions a score depends on few samples, and percentile intervals are then too
-    narrow.
+    samples drawn with replacement. The interval reflects the sampling of the test set only. In small regions percentile
+    intervals are too narrow.
 
     Args:
         metric: called `metric(y_true, y_score, **options)`, with `sample_weight` too where it is given.
@@ -82,9 +81,8 @@ def bootstrap_interval(
         y_score: scores, shape `(n,)`.
         level: nominal coverage, in (0, 1).
         resamples: number of resamples, at least 1.
-        seed: seed of the draws, at least 0; the same seed gives the same interval, and no global seed is touched.
-        stratified: draw within each class, so that its size stays as it is; False draws from all samples, and some
-            resamples may then have no score.
+        seed: seed of the draws, at least 0; no global seed is touched.
+        stratified: draw within each class, so that its size stays as it is.
         sample_weight: weights, shape `(n,)`, drawn together with their samples.
         **options: further keywords of the metric, such as `min_tpr` and `max_fpr`.
 

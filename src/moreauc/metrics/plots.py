@@ -43,8 +43,7 @@ def plot_roc_region(
 ) -> Axes:
     """Draw ROC curves and shade the region of :func:`~moreauc.metrics.tpauc_score`; the legend gives the scores.
 
-    The function opens no window and sets no backend. If `ax` is None, it makes a figure of `matplotlib.pyplot`, which
-    the caller shows, saves (`ax.figure.savefig`) and closes.
+    If `ax` is None, it makes a figure of `matplotlib.pyplot`, which the caller shows, saves and closes.
 
     Args:
         y_true: labels 0 and 1 (or bool), shape `(n,)`, with both classes present.
@@ -52,9 +51,6 @@ def plot_roc_region(
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
         ax: axes to draw into; None for new ones.
-
-    Returns:
-        The axes drawn into. Arguments are checked before anything is drawn.
 
     Example:
         >>> ax = plot_roc_region([1, 1, 0, 0], {"model": [0.9, 0.4, 0.4, 0.1]}, min_tpr=0.5, max_fpr=0.5)
@@ -117,20 +113,15 @@ def plot_groups(
     """Draw the groups sorted by loss, the worst first, with the gap between the worst and the best.
 
     If all names fit (40 in a new figure), every group has a line with its name; otherwise losses are drawn against
-    their rank, and only the worst and the best group are named. Highlighted groups differ in shape as well as in
-    colour. The function opens no window and sets no backend, and the figure need not be closed.
+    their rank, and only the worst and the best group are named. The figure need not be closed.
 
     Args:
         table_or_losses: what :func:`~moreauc.metrics.group_table` returns for losses, or the loss of each group, shape
-            `(num_groups,)`, such as the column `loss` of a group table or the rows `u` of a
-            :class:`~moreauc.GroupDROLoss`; groups with NaN are left out.
+            `(num_groups,)`, such as the rows `u` of a :class:`~moreauc.GroupDROLoss`; groups with NaN are left out.
         names: of the groups, in the order of the losses; None for those of the table, or "group 0", "group 1" ...
         threshold: `s` of a :class:`~moreauc.GroupDROLoss`, drawn as a line; None for no line.
         top_k: how many of the worst groups are highlighted; None for those above the threshold, if given.
         ax: axes to draw into; None for a new figure.
-
-    Returns:
-        The figure drawn into. Arguments are checked before anything is drawn.
 
     Example:
         >>> figure = plot_groups([0.2, 0.9, 0.4], names=["north", "south", "west"], threshold=0.6, top_k=1)

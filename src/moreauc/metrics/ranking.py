@@ -64,10 +64,8 @@ def tpauc_score(
 
     With `sample_weight` there is no floor: the lowest positives are taken up to a share 1 - `min_tpr` of the positive
     weight, the last of them in part, likewise the highest negatives up to a share `max_fpr`; a pair counts with the
-    product of its two weights. Equal weights thus give the unweighted score where :math:`n_+ (1 - \text{min\_tpr})`
-    and :math:`n_- \text{max\_fpr}` are whole numbers, and may differ from it elsewhere.
-
-    Time is O(n log n); without weights most scores need not be sorted.
+    product of its two weights. Equal weights give the unweighted score where :math:`n_+ (1 - \text{min\_tpr})` and
+    :math:`n_- \text{max\_fpr}` are whole numbers.
 
     Args:
         y_true: labels 0 and 1 (or bool), shape `(n,)`.
@@ -78,8 +76,7 @@ def tpauc_score(
 
     Returns:
         The score in [0, 1], 1 for a perfect order. Random scores get 0.5 over the whole square and less in a smaller
-        region. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a class is missing (or has no weight),
-        :math:`k_1 = 0` or :math:`k_2 = 0`.
+        region. NaN, with an `UndefinedMetricWarning`, where nothing is selected.
 
     Example:
         >>> y_true = [1, 1, 1, 1, 0, 0, 0, 0]
@@ -107,16 +104,8 @@ def tpauc_area_score(
 
     .. math:: A = \int_0^{\text{max\_fpr}} \max(\text{TPR}(x) - \text{min\_tpr}, 0) \, dx
 
-    The curve is that of scikit-learn's `roc_curve`, linear between its points. Divided by (1 - `min_tpr`) `max_fpr` it
-    is :func:`tpauc_score` where the conditions hold that the head of this module names; otherwise it is near, since it
-    has no floor.
-
-    Args:
-        y_true: labels 0 and 1, shape `(n,)`.
-        y_score: finite scores, shape `(n,)`.
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        sample_weight: weights of at least 0, shape `(n,)`; None for equal ones.
+    The curve is that of scikit-learn's `roc_curve`, linear between its points. The arguments are those of
+    :func:`tpauc_score`: `y_true`, `y_score`, `min_tpr`, `max_fpr` and `sample_weight`.
 
     Example:
         >>> tpauc_area_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], min_tpr=0.5, max_fpr=0.5)
@@ -314,10 +303,8 @@ class TiedScoresWarning(UserWarning):
 def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:
     """Share of the rows in the region that are tied with a row of the other class.
 
-    The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A
-    collapsed model, which gives many rows the same score, has a share near 1; ties within a class do not count.
-
-    The arguments are those of :func:`tpauc_score`; the share is 0 where nothing is selected.
+    A collapsed model, which gives many rows the same score, has a share near 1; ties within a class do not count. The
+    arguments are those of :func:`tpauc_score`.
 
     Example:
         >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1], min_tpr=0.5, max_fpr=0.5)
