@@ -63,12 +63,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     Args:
         path: the file; its folder is made if it is missing.
         state: dictionaries, lists and tuples of tensors, numbers, texts and None, such as the `state_dict()` of a
-            :class:`RunState`.
-
-    Raises:
-        ValueError: for an empty path, and a state that is not a dictionary.
-        CheckpointError: if `state` holds anything else, which could not be loaded again; nothing is written.
-        OSError: if the file cannot be written.
+            :class:`RunState`. Anything else is a `CheckpointError`, and nothing is written.
 
     Example:
         >>> import tempfile
@@ -104,10 +99,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         path: the file.
 
     Raises:
-        ValueError: for an empty path.
-        CheckpointError: for a file that is cut short, altered, or not a checkpoint.
-        CheckpointError: for a file of a newer version.
-        OSError: if the file cannot be read.
+        CheckpointError: for a file that is cut short, altered, of a newer version, or not a checkpoint.
     """
     with open(check_path(_OWNER, "path", path), "rb") as file:
         size = _check_header(str(path), file)

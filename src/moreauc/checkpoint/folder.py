@@ -27,15 +27,10 @@ class Checkpoints:
         keep: how many to keep, at least 1. With 2 the older one can be used if the newest is damaged.
         name: beginning of the file names: letters, digits and "_".
 
-    Raises:
-        ValueError: for an argument out of range.
-
     Example:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> checkpoints = Checkpoints(folder.name, keep=2)
-        >>> checkpoints.load() is None
-        True
         >>> for epoch in range(3):
         ...     _ = checkpoints.save({"epoch": epoch})
         >>> [path.name for path in checkpoints.files()]
@@ -75,9 +70,7 @@ class Checkpoints:
 
         A damaged file is skipped with a `CheckpointWarning`, and removed when the next one is saved.
 
-        Raises:
-            CheckpointError: if all files are damaged.
-            CheckpointError: if the newest intact one is of a newer version.
+        If all files are damaged, or the newest intact one is of a newer version, there is a `CheckpointError`.
         """
         errors: list[str] = []
         for path in reversed(self.files()):

@@ -25,12 +25,11 @@ class RunState:
     """The parts of a training run as one object that can be saved and restored.
 
     Create it when all parts exist and before the first step, both in the first run and in the resumed one. It saves
-    weights and buffers, previous weights, reference point, optimizers, scheduler, gradient scaler, the loss with its
-    tables and thresholds and the numbers that schedules change, the position in the loader, the states of all
-    generators (torch, its GPUs, Python, NumPy, and those of loader, samplers and data set), and `others`. The state
-    does not depend on wrapping by `torch.compile` or `DistributedDataParallel`. For a `fully_shard` model all processes
-    must call :meth:`state_dict` and :meth:`load_state_dict` together; the state holds full tensors, and one process
-    saves it.
+    the state of all parts, previous weights and reference point included, the numbers that schedules change, the
+    position in the loader, and the states of all generators (torch, its GPUs, Python, NumPy, and those of loader,
+    samplers and data set). The state does not depend on wrapping by `torch.compile` or `DistributedDataParallel`. For a
+    `fully_shard` model all processes must call :meth:`state_dict` and :meth:`load_state_dict` together; the state holds
+    full tensors, and one process saves it.
 
     Args:
         model: the model.
@@ -41,17 +40,9 @@ class RunState:
         proximal: proximal term, if there is one.
         scheduler: any learning-rate scheduler with a state.
         scaler: gradient scaler.
-        others: anything else that has `state_dict()` and `load_state_dict(state)`, by a name that is not one of the
-            arguments above.
-        settings: anything else that must be the same in the resumed run, by name: numbers, texts, functions, modules.
-            They are compared by type and contents, functions by name.
-
-    Attributes:
-        position: the position in the loader.
-
-    Raises:
-        ValueError: for a part of the wrong kind, a loader that can be iterated over only once, and a model of
-            `FullyShardedDataParallel`.
+        others: anything else that has `state_dict()` and `load_state_dict(state)`, by a name of its own.
+        settings: anything else that must be the same in the resumed run, by name. Values are compared by type and
+            contents, functions by name.
 
     Example:
         >>> import tempfile

@@ -42,21 +42,18 @@ class GraphedStep:
     r"""Replacement for :func:`moreauc.train.train_step` that replays a CUDA graph if possible.
 
     The first `warm_up` batches are ordinary steps. Then the step is recorded, and replayed for every batch of the same
-    shapes and types. Other batches (a smaller last one) are ordinary steps, in between. The step is recorded again,
-    after `warm_up` ordinary steps, if something in the recording has changed: a number, such as the learning rate or a
-    loss's `tau`, `gamma` or `min_tpr`, also inside other modules; a module's mode; whether a parameter is trained; a
-    tensor replaced by another, as by loading a checkpoint. So a schedule that changes the learning rate at every step
-    must use a tensor on the GPU for it, which torch's optimizers for graphs (`fused` or `capturable`) read there. On
-    the CPU, and in one of several processes, all steps are ordinary ones.
+    shapes and types; other batches (a smaller last one) are ordinary steps. The step is recorded again, after `warm_up`
+    ordinary steps, if something in the recording has changed: a number, such as the learning rate or a loss's `tau`,
+    a module's mode, whether a parameter is trained, a tensor replaced by another. So a schedule that changes the
+    learning rate at every step must use a tensor on the GPU for it. On the CPU, and in one of several processes, all
+    steps are ordinary ones.
 
-    Other Python code runs only while the step is recorded and is not replayed: hooks of modules and of gradients,
-    counters, whole numbers, lists and dictionaries that a model or a loss of your own reads. Call :meth:`reset` after
-    such a change. Gradients in `parameter.grad` are those of the last ordinary step, or
-    of the last replay, whichever made that tensor: do not read them between steps of both kinds.
+    Other Python code runs only while the step is recorded and is not replayed: hooks, counters, lists and dictionaries
+    that a model or a loss of your own reads. Call :meth:`reset` after such a change. Do not read gradients in
+    `parameter.grad` between replays and ordinary steps.
 
     The numbers are those of ordinary steps. Dropout masks are other ones than without a graph, but the same in both
-    forwards of a step. Errors of a loss are raised at a later step, as always on a GPU (its method `check` waits for
-    them).
+    forwards of a step. Errors of a loss are raised at a later step, as always on a GPU.
 
     Args:
         model: maps inputs to raw scores; may be compiled (`torch.compile`), but not in a mode that makes graphs itself.
@@ -68,15 +65,12 @@ class GraphedStep:
         previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
         warm_up: ordinary steps before a recording, at least 2.
         overlap: whether the forward at the previous weights runs beside the other one. It then sees buffers as they
-            were before the step's forward, which matters only to a model whose output in training mode depends on
-            buffers that it changes itself. (Batch normalisation does not.)
+            were before the step's forward.
 
     Attributes:
         recorded: whether the last step was a replay.
 
     Raises:
-        ValueError: for an argument out of range, an optimizer of which a part would not be replayed, and where the
-            criterion needs `previous` and has none, or one of another model or optimizer.
         RuntimeError: if a step cannot be recorded, usually because it synchronizes with the GPU. Training can continue
             with ordinary steps.
 

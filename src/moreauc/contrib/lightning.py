@@ -59,11 +59,6 @@ class StatefulCriterion(Callback):
         proximal: weight of the proximal term, at least 0; 0 for none. With one optimizer only.
         restarts: epochs before which the reference point is updated, such as those at which the learning rate drops.
 
-    Raises:
-        ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
-            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` and its
-            sampler, and a training loader with one of the library's samplers that is not a
-            :class:`~moreauc.contrib.ResumableLoader`; at the first step, a `model` that `training_step` does not call.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -153,12 +148,7 @@ def criterion_loss(module: LightningModule, batch: object) -> Tensor:
     It calls the model, the model at its previous weights where the loss needs them, and the loss, as
     :func:`moreauc.train.train_step` does.
 
-    Args:
-        module: the LightningModule, `self` in its methods.
-        batch: `(inputs, labels, index)`, with `BagInputs` as inputs for bags.
-
-    Raises:
-        ValueError: where the trainer has no :class:`StatefulCriterion`.
+    `module` is the LightningModule, `self` in its methods; with `BagInputs` as inputs `batch` is one of bags.
 
     Example:
         >>> from lightning.pytorch import LightningModule
@@ -174,11 +164,7 @@ def criterion_loss(module: LightningModule, batch: object) -> Tensor:
 def previous_iterate(module: LightningModule) -> PreviousIterate:
     """Return the model at its previous weights, for a `training_step` that does not use :func:`criterion_loss`.
 
-    Args:
-        module: the LightningModule, `self` in its methods.
-
-    Raises:
-        ValueError: where the trainer has no :class:`StatefulCriterion`, and where the loss needs no previous scores.
+    `module` is the LightningModule, `self` in its methods.
     """
     run = _callback_of(module).run_of(module)
     previous = run.follow()

@@ -20,30 +20,23 @@ class ResumableLoader:
     its `set_epoch` (not that of a batch sampler). With Accelerate register it for checkpointing, and do not prepare it.
 
     Each pass over the loader is one epoch; after a pass that was left early the next one gives its remaining batches.
-    `set_epoch` goes to the beginning of an epoch, except once after `load_state_dict` of a state in that epoch. The
-    epoch is read when the first batch is requested, since some loops create their iterator before they call
-    `set_epoch`. Making an iterator leaves the global random state as it was, unlike that of a `DataLoader`.
+    `set_epoch` goes to the beginning of an epoch, except once after `load_state_dict` of a state in that epoch. Making
+    an iterator leaves the global random state as it was, unlike that of a `DataLoader`.
 
     Batches prefetched by workers do not count. Random numbers drawn by worker processes differ between epochs and are
-    repeated if an epoch is restarted, but not if it is resumed in the middle, nor with `persistent_workers`. The draws
-    of :class:`~moreauc.data.SampledBags` depend on epoch and step only.
+    repeated if an epoch is restarted, but not if it is resumed in the middle, nor with `persistent_workers`.
 
     Args:
         loader: one of the library's, such as :class:`~moreauc.data.TensorBatches` or :class:`~moreauc.data.BagBatches`,
-            or a `DataLoader` of torch or PyG, with a sampler that has `set_position(epoch, step)`: any of
-            :mod:`moreauc.samplers`, as `batch_sampler=` of a `DataLoader`.
-        seed: seed of worker processes, besides epoch, step and process; that of the sampler by default. A loader with a
-            `generator` of its own does not use it.
+            or a `DataLoader` of torch or PyG, with a sampler of :mod:`moreauc.samplers` as `batch_sampler=`.
+        seed: seed of worker processes, besides epoch, step and process; that of the sampler by default.
 
     Attributes:
-        loader: as given.
         epoch: the current epoch.
         step: number of batches of this epoch that were given.
         rank: number of this process, as in the sampler.
         world_size: number of processes that share the batches.
 
-    Raises:
-        ValueError: for a loader without such a sampler, and a seed out of range.
 
     Example:
         >>> from moreauc.data import TensorBatches

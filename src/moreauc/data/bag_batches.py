@@ -55,14 +55,9 @@ class BagBatches:
 
     Args:
         bags: the bags.
-        sampler: a :class:`~moreauc.samplers.PosNegSampler` over `bags.labels`, or any iterable over batches of bag
-            numbers.
+        sampler: iterable over batches of bag numbers, such as a :class:`~moreauc.samplers.PosNegSampler`.
         instances_per_bag: instances of each bag, at least 1; None for all.
         seed: of the choice of instances, at least 0; the bags are chosen by the seed of the sampler.
-
-    Raises:
-        ValueError: for an argument of another kind or out of range and, while iterating, a bag that is not there or
-            that cannot be read.
 
     Example:
         >>> from moreauc.data import ListBags
@@ -123,15 +118,8 @@ class BagBatches:
 class SampledBags(Dataset[tuple[Tensor, int, int]]):
     """Map-style data set of the batches of :class:`BagBatches`, for a `DataLoader` with workers.
 
-    Items are named by a :class:`BagKey`, which a :class:`BagSampler` gives, and are `(instances, label, bag)`.
-
-    Args:
-        bags: the bags.
-        instances_per_bag: instances of each bag, at least 1; None for all.
-        seed: of the choice of instances, at least 0.
-
-    Raises:
-        ValueError: for an argument of another kind or out of range, and an item asked for by anything but a key.
+    Items are named by a :class:`BagKey`, which a :class:`BagSampler` gives, and are `(instances, label, bag)`. `bags`,
+    `instances_per_bag` and `seed` are those of :class:`BagBatches`.
 
     Example:
         >>> from torch.utils.data import DataLoader
@@ -170,12 +158,7 @@ class SampledBags(Dataset[tuple[Tensor, int, int]]):
 class BagSampler(Sampler[list[BagKey]]):
     """Batch sampler of bags: keys with bag, epoch and step, from which :class:`SampledBags` draws the instances.
 
-    Args:
-        sampler: iterable over batches of bag numbers. If it has a position of its own, as
-            :class:`~moreauc.samplers.PosNegSampler` does, that position is used.
-
-    Raises:
-        ValueError: for a sampler that cannot be iterated over.
+    `sampler` is an iterable over batches of bag numbers; the position of one that has its own is used.
 
     Example:
         >>> sampler = BagSampler([[0, 2], [1, 2]])
@@ -228,8 +211,7 @@ class BagSampler(Sampler[list[BagKey]]):
 def collate_bags(items: Sequence[tuple[Tensor, int, int]]) -> BagBatch:
     """Return the batch of some bags: all instances in one tensor, with the bag of each.
 
-    Args:
-        items: for each bag `(instances, label, bag)`: a tensor of its instances, 0 or 1, and its number.
+    `items` are, for each bag, a tensor of its instances, 0 or 1, and its number.
 
     Example:
         >>> inputs, labels, index = collate_bags([(torch.zeros(2, 3), 1, 7), (torch.zeros(1, 3), 0, 4)])

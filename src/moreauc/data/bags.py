@@ -47,12 +47,8 @@ class Bags(ABC):
     def instances(self, bag: int, rows: Tensor | None = None) -> Tensor:
         """Return instances of a bag, shape `(k, ...)`.
 
-        Args:
-            bag: number of the bag, in [0, n).
-            rows: positions in the bag, shape `(k,)`, in any order; None for all. Only these are read.
+        `rows` are positions in the bag, shape `(k,)`, in any order; None for all. Only these are read, and checked.
 
-        Raises:
-            ValueError: for a bag or a row that is not there, and for instances read from a file that are not finite.
         """
 
     def __len__(self) -> int:
@@ -135,16 +131,11 @@ class ListBags(_StoredBags):
         bags: arrays or tensors of shape `(instances, features, ...)`, with the same features and of the same type.
         labels: 0/1 labels of the bags, shape `(n,)`.
 
-    Raises:
-        ValueError: for no bags, an empty one, instances that are not finite, different features or types, labels other
-            than 0/1 or of another number.
 
     Example:
         >>> bags = ListBags([torch.zeros(3, 2), torch.ones(1, 2)], labels=[0, 1])
         >>> bags
         ListBags(2 bags, 1 positive, 4 instances)
-        >>> bags.instances(1)
-        tensor([[1., 1.]])
         >>> bags.subset([1]).labels
         tensor([1])
     """
@@ -169,10 +160,8 @@ class ListBags(_StoredBags):
     ) -> ListBags:
         """Return bags of the instances that a mask keeps, as torchmil pads them.
 
-        Args:
-            inputs: shape `(n, m, features, ...)`; what the mask leaves out may be anything.
-            mask: True (or 1) for an instance, False (or 0) for padding, shape `(n, m)`.
-            labels: 0/1 labels of the bags, shape `(n,)`.
+        `mask` is True (or 1) for an instance, False (or 0) for padding, shape `(n, m)`; what it leaves out may be
+        anything. `inputs` has the shape `(n, m, features, ...)`.
 
         Example:
             >>> ListBags.from_padded(torch.ones(2, 3, 4), torch.tensor([[1, 1, 0], [1, 1, 1]]), labels=[0, 1])
@@ -202,9 +191,6 @@ class FlatBags(_StoredBags):
         offsets: where each bag begins, and `T`, shape `(n + 1,)`.
         labels: 0/1 labels of the bags, shape `(n,)`.
 
-    Raises:
-        ValueError: for offsets that do not rise from 0 to `T`, instances that are not finite, labels other than 0/1 or
-            of another number.
 
     Example:
         >>> FlatBags(torch.arange(8.0).reshape(4, 2), offsets=[0, 3, 4], labels=[0, 1]).instances(1)
@@ -240,15 +226,8 @@ class FlatBags(_StoredBags):
     ) -> FlatBags:
         """Return bags of the instances that share an id, in the order in which the ids first appear.
 
-        Instances of a bag need not be consecutive; inside a bag they keep their order. Nothing is copied.
-
-        Args:
-            instances: shape `(T, features, ...)`, as for the constructor.
-            ids: the bag of each instance, anything hashable, shape `(T,)`.
-            labels: 0/1 label of each id; or of each instance, shape `(T,)`, the same inside a bag.
-
-        Raises:
-            ValueError: for ids of another number or not hashable, an id without label, labels that differ inside a bag.
+        Instances of a bag need not be consecutive; inside a bag they keep their order. Nothing is copied. `ids` are
+        anything hashable, shape `(T,)`; `labels` one for each id, or for each of the `instances`.
 
         Example:
             >>> x = torch.arange(4.0).unsqueeze(1)
@@ -284,10 +263,6 @@ class FileBags(_StoredBags):
         paths: `.npy` files of shape `(instances, features, ...)`, as `np.save` writes them.
         labels: 0/1 labels of the bags, shape `(n,)`.
 
-    Raises:
-        ValueError: for no files, one that is missing, is not `.npy` or has another type or other features than the
-            first, an empty bag, labels other than 0/1 or of another number; while reading, for instances that are not
-            finite and a file that has become shorter.
 
     Example:
         >>> import tempfile

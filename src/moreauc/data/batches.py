@@ -24,18 +24,13 @@ _MOST_ENTRIES = 2**25  # of a dense chunk of rows: 128 MB in float32
 class SparseRows:
     """Rows of a sparse matrix with the methods of a tensor that batches need; rows become dense when they are selected.
 
-    Args:
-        matrix: the rows; its numbers become float32.
-        device: where the batches are; the matrix itself stays in the memory of the CPU.
-        dtype: type of the batches.
+    `matrix` stays in the memory of the CPU; `device` and `dtype` are those of the batches.
 
     Example:
         >>> rows = SparseRows(csr_array(np.eye(3)))
         >>> rows.index_select(0, torch.tensor([2, 0]))
         tensor([[0., 0., 1.],
                 [1., 0., 0.]])
-        >>> rows[1:].shape
-        (2, 3)
     """
 
     ndim = 2
@@ -88,10 +83,8 @@ Inputs = Tensor | SparseRows | tuple[Tensor, ...] | dict[str, Tensor]
 class SampledRows:
     """Rows of labelled data in batches; messages name the subclass.
 
-    Attributes:
-        labels: labels of the rows, on the device of the data.
-        sampler: iterable over batches of row numbers; None for all rows in their order.
-        batch_size: rows of a batch without a sampler.
+    `labels` are on the device of the data. `sampler` is an iterable over batches of row numbers; None for all rows in
+    their order, `batch_size` at a time.
     """
 
     labels: Tensor
@@ -165,22 +158,15 @@ class TensorBatches(SampledRows):
     """Loader of `(inputs, labels, index)` batches from tensors in memory, each a copy of the rows `index`.
 
     With a sampler the batches are those of the sampler; without one they are all rows in their order, `batch_size` at
-    a time, for evaluation. `labels` and `index` are int64 vectors on the device of the inputs. For a sampler with a
-    method `remaining()`, as :class:`~moreauc.samplers.PosNegSampler`, the row numbers of a whole epoch are moved to the
-    device at once.
+    a time, for evaluation. `labels` and `index` are int64 vectors on the device of the inputs.
 
     Args:
         inputs: a tensor, or a tuple, list or dict of tensors, all with `n` rows and on one device; batches have the
-            same form, a list becoming a tuple. Or :class:`~moreauc.data.batches.SparseRows`; batches are dense tensors.
+            same form. Or :class:`~moreauc.data.batches.SparseRows`; batches are dense tensors.
         labels: 0/1 labels, shape `(n,)`.
         sampler: iterable over batches of row numbers, as `batch_sampler=` of a `DataLoader`; None for all rows.
         batch_size: rows of a batch without a sampler, at least 1; the last batch may be smaller.
-        binary: whether labels must be 0 and 1; if False they may be any numbers, shape `(n,)`, and keep their dtype.
-
-    Raises:
-        ValueError: for inputs of another kind, of different lengths or devices, labels other than 0/1 or of another
-            length, a `batch_size` below 1, a sampler that cannot be iterated over, and, while iterating, row numbers
-            outside [0, n).
+        binary: whether labels must be 0 and 1; if False they may be any numbers and keep their dtype.
 
     Example:
         >>> from moreauc.samplers import PosNegSampler
@@ -279,18 +265,12 @@ class IndexedDataset(Dataset[tuple[object, int, int]]):
         labels: 0/1 labels of all items, shape `(n,)`; None to take them from the pairs. If they are given, an item
             consists of inputs only, even if it is a pair.
 
-    Raises:
-        ValueError: for labels other than 0/1 or of another length than the data set, a data set without length or
-            without items, and, when an item is read, one that is not a pair where `labels` is None.
-
     Example:
         >>> from torch.utils.data import DataLoader, TensorDataset
         >>> pairs = TensorDataset(torch.tensor([[0.5], [1.5], [2.5]]), torch.tensor([0, 1, 0]))
         >>> dataset = IndexedDataset(pairs)
         >>> dataset[1]
         (tensor([1.5000]), 1, 1)
-        >>> dataset.labels
-        tensor([0, 1, 0])
         >>> [index.tolist() for inputs, labels, index in DataLoader(dataset, batch_size=2)]
         [[0, 1], [2]]
     """
@@ -369,12 +349,7 @@ def rows_at_once(inputs: Tensor | SparseRows, most: int) -> int:
 class EpochBatches:
     """The batches of a loader, epoch by epoch, and how many of them were given.
 
-    Args:
-        loader: any iterable over batches.
-
-    Attributes:
-        epoch: the epoch of the next batch.
-        step: number of batches of it that were given; a yielded batch counts.
+    `epoch` is that of the next batch, and `step` the number of batches of it that were given.
     """
 
     def __init__(self, loader: Iterable[object]) -> None:

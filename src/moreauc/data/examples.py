@@ -32,12 +32,8 @@ _LEAST_FEATURES = 5  # one that hints at the group, two that all groups use alik
 def load_example(name: str) -> tuple[pd.DataFrame, NDArray[np.int64], str]:
     """Return one of the example tables.
 
-    Args:
-        name: "digits", "breast_cancer", "diabetes", "fraud", or "fraud_test", further rows like those of "fraud".
-
-    Returns:
-        The columns, labels of 0 and 1 of shape `(n,)`, and a description of the source and of how the table was made
-        imbalanced. The same name gives the same table every time.
+    `name` is "digits", "breast_cancer", "diabetes", "fraud", or "fraud_test", further rows like those of "fraud". The
+    result has the columns, labels of 0 and 1, and a description of the source.
 
     Example:
         >>> X, y, description = load_example("digits")
@@ -156,14 +152,8 @@ def fraud_table(
     payment from abroad by a young account), and a normal number that no column tells. Of the frauds 4 % are not
     reported, and 0.05 % of the other payments are reported by mistake. So no model orders all pairs.
 
-    Args:
-        samples: number of payments, at least 100.
-        positive_rate: expected share of frauds, in (0, 0.5], before the errors of reporting.
-        seed: at least 0; the same seed gives the same table (with the same version of NumPy).
-
-    Returns:
-        The columns, and the labels of shape `(samples,)`: 1 for fraud. In `distance_km` and `account_age_days` some
-        values are missing.
+    `positive_rate` is the expected share of frauds, in (0, 0.5], before the errors of reporting. In `distance_km` and
+    `account_age_days` some values are missing.
     """
     import pandas as pd
     from scipy.special import expit
@@ -231,9 +221,7 @@ class DigitBags:
     """Bags of digits in three parts that share no image, and their contents.
 
     Attributes:
-        train: bags to train on.
-        validation: bags to choose by.
-        test: bags to report on.
+        train, validation, test: the bags of each part.
         target: the digit that makes a bag positive.
         images: for each part the row of each instance in scikit-learn's `load_digits()`, bag after bag, int64.
         digits: for each part the digit of each instance, in the same order, int64.
@@ -278,9 +266,6 @@ def digit_bags(
         noise: standard deviation of what is added to each pixel, at least 0; pixels are cut to [0, 1] again.
         confusers: digits other than the target that are three times as frequent as the rest.
         seed: at least 0; the same seed gives the same bags (with the same version of NumPy).
-
-    Returns:
-        Three parts of instances with 64 features in [0, 1], float32, and the digit of each instance.
 
     Example:
         >>> bags = digit_bags(num_bags=100)
@@ -419,19 +404,17 @@ def planted_groups(
 
     .. math:: h(x) = (p^\top a \pm q^\top b) / \sqrt 2,
 
-    plus in majority groups and minus in minority ones. The rules agree on half of the rows, by chance. A linear model
-    can follow one rule (or be wrong on a quarter of the rows of both); a network can switch between them at some value
-    of the hint, which depends on how much each group counts: the average loss is smallest with the majority's rule
-    nearly everywhere. All majority groups have the same distribution, and so do all minority groups.
+    plus in majority groups and minus in minority ones. The rules agree on half of the rows. A linear model can follow
+    one rule only; a network can switch between them at some value of the hint, which depends on how much each group
+    counts.
 
     Args:
         num_groups: number of groups, at least 2 and at most half of `samples` and of `test_samples`.
         minority_groups: how many of them follow the other rule, in [1, num_groups); they have the last numbers.
         samples: rows for training, and as many for validation.
         num_features: columns, at least 5.
-        minority_share: share of the rows in (0, 0.5] that all minority groups have together, the same in each part;
-            they divide it evenly, up to one row, and so do the others with the rest. Every group has at least 2 rows in
-            each part, even if this exceeds the share.
+        minority_share: share of the rows in (0, 0.5] that all minority groups have together, divided evenly; every
+            group has at least 2 rows in each part, even if this exceeds the share.
         separation: distance of the means of the hint, in standard deviations, at least 0.
         noise: in [0, 1): the share of labels, on average, that are replaced by another class; for regression the
             standard deviation of what is added to the label.
@@ -440,9 +423,6 @@ def planted_groups(
             class is the third of the circle that the point `h` in the plane is seen in.
         test_samples: rows for test.
         seed: at least 0; the same seed gives the same rows (with the same version of NumPy).
-
-    Returns:
-        Three parts of the same rules, drawn independently, with float32 features.
 
     Example:
         >>> train, validation, test = planted_groups(num_groups=4, samples=1000)

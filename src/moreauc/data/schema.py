@@ -251,11 +251,8 @@ def learn_file(frame: pd.DataFrame, *, source: str = "table") -> TypedFrame:
 
     Texts are dates where all of them are in ISO form, as 2024-12-31 is.
 
-    Raises:
-        TableError: for columns without values, with one value only, with infinities, with numbers and text mixed, with
-            dates in other forms, lists or other things, with numbers that have a unit, a comma or marks between
-            thousands, and with texts of which more than half are distinct; it names them, and the option that leaves
-            them out.
+    Columns that must not be guessed are refused with a `TableError` that names them and the option that leaves them
+    out.
     """
     if not len(frame.columns):
         raise TableError(f"{source}: there is no column besides the target")

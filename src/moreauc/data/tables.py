@@ -24,13 +24,8 @@ def list_names(names: list[str], most: int = 5) -> str:
 def as_frame(owner: str, table: object, *, name: str = "X") -> Any:
     """Return a table of another library as a DataFrame of pandas; anything else, a DataFrame too, as it is.
 
-    Args:
-        owner: class named in errors.
-        table: a DataFrame of polars, a table of pyarrow, or anything with `__arrow_c_stream__` or `to_pandas`.
-        name: what the estimator calls it.
-
-    Raises:
-        ValueError: for a table that is not in memory yet, and for one that cannot be converted.
+    `owner` is the class named in errors, and `name` what the estimator calls the table: a DataFrame of polars, a table
+    of pyarrow, or anything with `__arrow_c_stream__` or `to_pandas`, in memory.
     """
     if isinstance(table, pd.DataFrame | pd.Series):
         return table

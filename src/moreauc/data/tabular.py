@@ -34,9 +34,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     standardised to mean 0 and deviation 1. Dates: numbers, days since the earliest of the training and parts of the
     calendar (:class:`~moreauc.data.dates.DateParts`), missing ones marked by one column. Texts (bool, string and
     category columns of a DataFrame): one column of 0 and 1 for each level, a missing value being a level of its own;
-    rare levels share one column; a level not seen in `fit` is taken for a rare one, and is all zeros where there are
-    none. Truth values may come as True and False or as 1 and 0. A sparse matrix of numbers stays sparse: its columns
-    are divided by their largest magnitude, not centred, and must have no missing values.
+    rare levels share one column, which a level not seen in `fit` has, too. A sparse matrix of numbers stays sparse: its
+    columns are divided by their largest magnitude, not centred, and must have no missing values.
 
     Args:
         standardize: whether to standardise the numbers.
@@ -48,10 +47,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         schema_: the :class:`~moreauc.data.schema.Schema` of a DataFrame; None for other tables.
         dates_: the :class:`~moreauc.data.dates.DateParts` of each column of dates.
         num_outputs_: columns of the result.
-
-    Raises:
-        ValueError: for a column of a DataFrame that is none of these (mixed types, ...), for infinity, and for
-            integers that floats cannot tell apart.
 
     Example:
         >>> table = pd.DataFrame({"age": [20.0, None, 40.0, 30.0, 30.0], "town": ["a", "a", "b", "a", "b"]})

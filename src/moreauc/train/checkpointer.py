@@ -34,15 +34,12 @@ class Checkpointer(Callback):
 
     It must be the last callback. `state` and `selector` are those of the phase "train"; the states of `callbacks` are
     saved too. A saved run is read and compared with this one in the constructor, before anything of the run has
-    changed. As a context manager it watches signals and, at the end, releases the folder.
+    changed. As a context manager it watches signals and, at the end, releases the folder. `resumed` is the phase in
+    which the saved run is resumed, "done" for a complete run, "" for none.
 
-    A run of several processes is saved in one file, which the first process reads and writes. Random states differ
-    between processes and are saved for each. The same number of processes resumes the run bit for bit; another number
-    sees the same batches, with generators as at the beginning of a run. After every step the processes agree whether
-    to stop, since a signal may reach only one of them.
-
-    Attributes:
-        resumed: the phase in which the saved run is resumed, "done" for a complete run, "" for none.
+    A run of several processes is saved in one file, which the first process reads and writes. Random states are saved
+    for each. Another number of processes sees the same batches, with generators as at the beginning of a run. After
+    every step the processes agree whether to stop, since a signal may reach only one of them.
     """
 
     def __init__(

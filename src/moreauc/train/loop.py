@@ -105,8 +105,7 @@ def fit(
         validation: loader of `(inputs, labels, ...)` batches with both classes, or
             :class:`~moreauc.data.BagEvaluation`; None to train without.
         epochs: passes over `train` by `criterion`.
-        optimizer: any optimizer of the model's parameters; or "sgd" for SGD with `lr`, `momentum` and `weight_decay`,
-            or "adam" for AdamW with `lr` and `weight_decay`.
+        optimizer: any optimizer of the model's parameters; or "sgd", or "adam" for AdamW.
         lr: learning rate, if `optimizer` is a name.
         momentum: momentum of "sgd".
         weight_decay: weight decay, if `optimizer` is a name.
@@ -115,20 +114,17 @@ def fit(
         lr_factor: factor of the learning rate at each milestone.
         warm_start_epochs: epochs of cross entropy first, at a constant learning rate, as in the paper. Training
             continues from their last weights; an optimizer given by name is created anew.
-        proximal: weight of a proximal term whose reference point is updated at each milestone, as in PESG for AUC-M
-            (see :class:`~moreauc.optim.ProximalPoint`).
+        proximal: weight of a :class:`~moreauc.optim.ProximalPoint` whose reference is updated at each milestone.
         min_tpr: lower edge of the region of the validation score; that of the criterion by default.
-        max_fpr: as `min_tpr`.
-        validation_weight: weights of the validation rows in the TPAUC, at least 0, shape `(n,)`, in the order of the
-            batches; None for 1 each.
+        max_fpr: its upper edge, likewise.
+        validation_weight: weights of the validation rows in the TPAUC, in the order of the batches; None for 1 each.
         score: function of all validation scores, `(n,)` or `(n, columns)`, and labels, on the CPU, to use instead of
             TPAUC; higher is better.
-        keep_best: whether to end with the weights of the best validation score instead of the last ones. Ties in TPAUC
-            are broken as described in :class:`~moreauc.train.History`. The criterion keeps its last state. If the
-            initial weights are the best there is an :class:`UntrainedWarning`.
+        keep_best: whether to end with the weights of the best validation score (:class:`~moreauc.train.History`)
+            instead of the last ones; the criterion keeps its last state. If the initial weights are the best there is
+            an :class:`UntrainedWarning`.
         min_gain: number of standard errors by which an epoch must improve the TPAUC of the initial weights to replace
-            them; 0 for any improvement. Useful for fine-tuning, where one lucky epoch should not replace a trained
-            model.
+            them; 0 for any improvement.
         patience: stop after this many epochs without a better validation score (a larger `gap` alone does not count);
             None to run all epochs.
         seed: seed of dropout and other random numbers; None to use the global random state.
@@ -136,19 +132,16 @@ def fit(
         callbacks: called in this order; see :class:`~moreauc.train.Callback`.
         progress: whether to show a progress bar, in the first process.
         checkpoint: folder to save the run in. The same call then resumes an interrupted run, with the same result to
-            the last bit; after SIGTERM or SIGINT the step is finished and the run saved. None for none. See
-            docs/checkpoints.md.
+            the last bit; after SIGTERM or SIGINT the step is finished and the run saved (docs/checkpoints.md).
         every: steps between two saves, besides those at the end of each epoch; None to save at the end of epochs only.
         resume: whether to resume a run saved in the folder; if False, an existing one is an error.
-        settings: further values that must be the same in a resumed run, by name; see
-            :class:`~moreauc.checkpoint.RunState`.
+        settings: further values, by name, that must be the same in a resumed run.
 
     Returns:
         One row of numbers for each epoch.
 
     Raises:
-        ValueError: for an argument out of range, validation data without both classes or without a region. An error of
-            the criterion (NaN scores, say) gets a note with epoch and step.
+        ValueError: an error of the criterion (NaN scores, say) gets a note with epoch and step.
         CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run, and for a folder used by
             another process; nothing has changed, unless the loader gives fewer batches than before.
         Interrupted: a `KeyboardInterrupt`, after a signal, with a checkpoint.
@@ -329,10 +322,9 @@ def train_step(
     Args:
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
         criterion: called as `criterion(scores, labels, index)`.
-        optimizer: moves the weights. `torch.optim.LBFGS` evaluates the loss several times in a step: use it only with a
-            loss without state, such as cross entropy.
-        batch: `(inputs, labels, index)`, on the model's device. With `BagInputs` as inputs the
-            model gets the instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
+        optimizer: moves the weights. `torch.optim.LBFGS` needs a loss without state, such as cross entropy.
+        batch: `(inputs, labels, index)`, on the model's device. With `BagInputs` as inputs the model gets the
+            instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
         previous: the model at its previous weights; required if the criterion's `needs_previous` is True.
 
     Example:

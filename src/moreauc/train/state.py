@@ -40,10 +40,9 @@ class History:
 
     Attributes:
         rows: dictionaries with `phase` ("warm start" or "train"), `epoch` (from 0 in its phase), `loss` (mean over the
-            epoch's steps), `lr`, `seconds`, and `score` (of the validation data: TPAUC, or what `fit` was
-            given) where there is validation data; if that is TPAUC, also `wider_score`, the TPAUC of the region half
-            way to the whole ROC square, `auc`, and `gap`, the lowest positive minus the highest negative score in
-            standard deviations (0 if the classes overlap).
+            epoch's steps), `lr`, `seconds`, and with validation data `score`; if that is the TPAUC, also `wider_score`,
+            that of the region half way to the whole ROC square, `auc`, and `gap`, the lowest positive minus the highest
+            negative score in standard deviations (0 if the classes overlap).
         best_score: the highest `score` of the phase "train" (of its start, too), or None without validation data.
         best_epoch: its epoch, -1 for the weights before the first one. Ties in `score` are broken by the highest
             `wider_score`, then `auc`, then `gap`, then the earliest epoch.
@@ -151,11 +150,7 @@ class _Partial(TypedDict):
 class TrainState:
     """The state of a run of :func:`moreauc.train.fit`. Callbacks read it and may set `stop`.
 
-    Args:
-        model: the model in training.
-        criterion: the loss.
-        optimizer: the optimizer.
-        loader: batches for training, which `position` counts.
+    `loader` has the batches for training, which `position` counts.
 
     Attributes:
         model: the model in training.
@@ -348,11 +343,7 @@ class ProgressBar(Callback):
 class TensorBoardLogger(Callback):
     """Write every epoch's numbers as TensorBoard events; needs the extra "tensorboard".
 
-    Args:
-        folder: where the event files go.
-
-    Raises:
-        ModuleNotFoundError: if TensorBoard is not installed; the message names the extra.
+    `folder` is where the event files go.
     """
 
     def __init__(self, folder: str | Path) -> None:
