@@ -50,16 +50,12 @@ class DistributedCriterion(Criterion):
     by the model's wrapper equals the gradient of a single process.
 
     Parts may be of different sizes. A part may lack positives, or be empty, if the whole batch is valid; its model must
-    still be called, or the other processes wait for its gradients. Rows may be assigned to processes in any way
-    (:class:`~moreauc.samplers.DistributedBatchSampler`). At the beginning of an epoch the processes compare seed, epoch
-    and settings of their samplers.
+    still be called, or the other processes wait for its gradients. At the beginning of an epoch the processes compare
+    seed, epoch and settings of their samplers. Errors of the loss are raised in all processes.
 
-    Errors of the loss are raised in all processes. After an error elsewhere, such as in the model of one process,
-    `torchrun` or the timeout of the group ends the job.
-
-    `state_dict()` is that of the loss inside, the same in all processes: it can be loaded into any number of processes,
-    and into the loss itself. Attributes are read from it and set on it: `criterion.u`, `criterion.gamma = 0.1`. Without
-    `torch.distributed`, or with one process, a call simply calls the loss inside.
+    `state_dict()` is that of the loss inside, the same in all processes. Attributes are read from it and set on it:
+    `criterion.u`, `criterion.gamma = 0.1`. Without `torch.distributed`, or with one process, a call simply calls the
+    loss inside.
 
     Args:
         criterion: the loss, made of the same arguments in all processes; rows are numbered as in one process.
@@ -69,13 +65,9 @@ class DistributedCriterion(Criterion):
         criterion: the loss inside.
         exchange: the :class:`Exchange` with the other processes.
 
-    Shape:
-        - as the loss inside; first dimensions of arguments that belong together are equal within a process
-
     Raises:
-        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`),
-            differs from process to process, or `torch.distributed` is not set up under `torchrun`. In a call, in all
-            processes: for errors of the loss, for parts that do not match, and if samplers over the same rows differ.
+        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`) or differs from process to process.
+            In a call, in all processes: for errors of the loss, and for parts or samplers that do not match.
 
     Example:
         >>> from moreauc import TPAUCLoss

@@ -53,18 +53,12 @@ class Exchange:
     If the group supports GPUs only, sizes are sent over a second (gloo) group: this avoids a device synchronization,
     and a dead process is detected at once. Copying returns the object itself.
 
-    Args:
-        owner: class or function named in errors.
-        group: a group of processes; None for all of them.
+    `owner` is the class or function named in errors, and `group` a group of processes; None for all of them.
 
     Attributes:
         rank: number of this process in the group.
         size: processes of the group; 1 where `torch.distributed` is not in use.
         ranks: their numbers among all processes.
-
-    Raises:
-        ValueError: if `group` is not a process group or does not contain this process; under `torchrun` with several
-            processes before `init_process_group`.
     """
 
     def __init__(self, owner: str, group: ProcessGroup | None = None) -> None:
@@ -93,15 +87,9 @@ class Exchange:
     ) -> dict[str, Whole | None]:
         """Return the tensors of all processes, by name; None for one that no process has.
 
-        Args:
-            parts: names, the same and in the same order in every process, and tensors, or None, not for all. A tensor
-                may have any number of rows, 0 included; type and other dimensions must be the same everywhere.
-            problem: an error in the parts of this process, raised in all processes.
-            checksum: a number that must be the same in all processes.
-
-        Raises:
-            ChecksumMismatch: in every process, where the checksums differ.
-            ValueError: in every process, if one of them has a problem or the tensors do not match.
+        `parts` has names, the same and in the same order in every process, and tensors, or None, not for all. A tensor
+        may have any number of rows, 0 included. An error given as `problem` is raised in all processes, and so is a
+        :class:`ChecksumMismatch` where checksums differ.
         """
         if len(parts) > _PARTS:
             raise ValueError(f"{self.owner}: at most {_PARTS} tensors must be exchanged at once, got {len(parts)}")

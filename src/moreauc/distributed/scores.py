@@ -44,9 +44,6 @@ def gather_scores(
         The same tensors in every process, detached, on the device of the arguments. For a row that several processes
         have, the score of the first of them is returned.
 
-    Raises:
-        ValueError: in all processes, for shapes that do not match.
-
     Example:
         >>> gather_scores(torch.tensor([0.3, 0.1, 0.3]), torch.tensor([1, 0, 1]), torch.tensor([7, 2, 7]))
         (tensor([0.1000, 0.3000]), tensor([0, 1]), tensor([2, 7]))
@@ -86,22 +83,17 @@ def predict_scores(
 ) -> tuple[Tensor, Tensor]:
     """Return raw scores and labels of the batches of all processes, on the CPU, the same in every process.
 
-    As :func:`moreauc.train.predict_scores`, with the work shared: each process scores its own batches. Rows that
-    several processes have count once.
+    As :func:`moreauc.train.predict_scores`, with the work shared. Rows that several processes have count once.
 
     Args:
         model: maps inputs to raw scores; `DistributedDataParallel` is unwrapped.
         batches: loader of `(inputs, labels, index)` batches of this process; it may be empty. With a `fully_shard`
-            model all processes must have the same number of batches, since they gather its weights together.
+            model all processes must have the same number of batches.
         device: device of the model; inferred by default.
         group: the processes; None for all.
 
     Returns:
         Scores of shape `(n,)`, float64, and labels of shape `(n,)`, in the order of `index`.
-
-    Raises:
-        ValueError: in all processes, for batches without row numbers, none in any process, or numbers of them that
-            must not differ; and as :func:`moreauc.train.predict_scores`.
 
     Example:
         >>> from moreauc.data import TensorBatches
@@ -168,13 +160,8 @@ def _in_step(exchange: Exchange, batches: Iterable[Any]) -> Iterator[Any]:
 def gather_meter(meter: Meter, group: ProcessGroup | None = None) -> Meter:
     """Return a meter of the batches of all processes, the same in each; `meter` is not changed.
 
-    Args:
-        meter: :class:`~moreauc.metrics.StreamingTPAUC`, or anything that can be pickled and has `merge`.
-        group: the processes; None for all.
-
-    Returns:
-        Its `compute()` is that of one meter that has seen all batches, exactly. No row may occur in two processes,
-        since a meter does not know row numbers; use :func:`gather_scores` otherwise.
+    It counts as one meter that has seen all batches, exactly. No row may occur in two processes, since a meter does not
+    know row numbers; use :func:`gather_scores` otherwise. `group` are the processes; None for all.
 
     Example:
         >>> from moreauc.metrics import StreamingTPAUC

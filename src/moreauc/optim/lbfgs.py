@@ -17,9 +17,7 @@ class PenalizedLBFGS(LBFGS):
     of AdamW, the penalty is part of what is minimised: of the mean cross entropy of `n` rows with a linear model the
     minimum is that of scikit-learn's `LogisticRegression(C=1 / (lambda * n))`.
 
-    Args:
-        parameters: of the model; those with two or more dimensions are penalised.
-        weight_decay: :math:`\lambda`, at least 0.
+    `weight_decay` is :math:`\lambda`, at least 0. Of the `parameters` those with two or more dimensions are penalised.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, weight_decay: float) -> None:

@@ -69,9 +69,8 @@ class PreviousIterate:
     r"""Evaluates a model at the weights it had before the last optimizer step, :math:`w_{t-1}`.
 
     A hook copies the weights just before each step. With gradient accumulation all micro batches between two steps see
-    the same :math:`w_{t-1}`. A step skipped by a gradient scaler, also inside a fused optimizer, leaves :math:`w_{t-1}`
-    unchanged. A forward inside the closure of a step belongs to that step: its first evaluation sees :math:`w_{t-1}`,
-    later ones see :math:`w_t`. Several optimizers may each have some of the parameters. Before the first step
+    the same :math:`w_{t-1}`. A step skipped by a gradient scaler leaves :math:`w_{t-1}` unchanged. In the closure of a
+    step the first evaluation sees :math:`w_{t-1}`, later ones see :math:`w_t`. Before the first step
     :math:`w_{-1} = w_0`.
 
     Call it directly after the model. A call runs without gradient, in the current mode of the model, and has no side
@@ -80,30 +79,24 @@ class PreviousIterate:
     - it draws the **same dropout masks** as its forward: the forward of the same input objects since the last step, or
       where there is none the only forward that has had no call. A call that draws random numbers and has no forward,
       or several that it may belong to, is an error. Only forwards with gradients count, without recomputations by
-      activation checkpointing (`torch.utils.checkpoint`). The random state is restored afterwards;
+      activation checkpointing. The random state is restored afterwards;
     - buffers (batch-norm statistics, counters) are untouched;
     - the weight cache of autocast is not used.
 
-    During the call the same parameter objects hold the old values: tied weights stay tied, and compiled modules run
-    their compiled code. Cost: one forward, and one copy of the weights that the optimizer updates.
+    Cost: one forward, and one copy of the weights that the optimizer updates.
 
     Args:
-        model: the module that the training loop calls; the compiled one if that is called. `DistributedDataParallel` is
-            evaluated without communication. A `fully_shard` model gathers its weights again, so that all processes must
-            make the call.
+        model: the module that the training loop calls; the compiled one if that is called. A `fully_shard` model
+            gathers its weights again, so that all processes must make the call.
         optimizer: the optimizer that moves the model's parameters, or a sequence of several.
 
     Raises:
-        ValueError: for arguments of another type, an optimizer with no parameter of the model, and at a step of an
-            optimizer that handles the gradient scaler itself.
         RuntimeError: instead of a wrong result: if a call cannot be matched to a forward or draws other random numbers,
             and if two threads use the model at the same time.
 
-    Limits: forward hooks of the model run in a call, too. Other random numbers than those of torch's generators
-    (Python's, NumPy's, the dropout state of cuDNN's recurrent layers) are not replayed, and attributes that are not
-    buffers are not restored. Threads share torch's generators: a thread that prepares data during training needs its
-    own `torch.Generator`. Copies and pickles of the model do not contain this object; deep copies of an optimizer lose
-    their hooks.
+    Limits: forward hooks of the model run in a call, too. Other random numbers than those of torch's generators are not
+    replayed, and attributes that are not buffers are not restored. Copies and pickles of the model do not contain this
+    object; deep copies of an optimizer lose their hooks.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)

@@ -48,10 +48,7 @@ class ProximalPoint:
         optimizer: any `torch.optim` optimizer.
         weight: :math:`\gamma`, at least 0. A plain attribute: a schedule may change it.
 
-    Cost: two copies of the weights, and one of the gradients during a step.
-
-    Limits: a deep copy of an optimizer loses its hooks. A fused optimizer with a gradient scaler raises a `ValueError`:
-    it would divide the added gradient by the scale, and may skip the step on the device.
+    Limits: a deep copy of an optimizer loses its hooks. A fused optimizer with a gradient scaler raises a `ValueError`.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0]))

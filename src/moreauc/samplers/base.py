@@ -39,10 +39,7 @@ _log = logging.getLogger(__name__)
 class Passes:
     """Warns once where a sampler is iterated again and `set_epoch` was not called since the last pass.
 
-    Copies reset the counter.
-
-    Args:
-        owner: class named in the warning.
+    Copies reset the counter. `owner` is the class named in the warning.
     """
 
     def __init__(self, owner: str) -> None:
@@ -209,9 +206,7 @@ class Source:
 
     Raw bits and sorting only: NumPy promises these streams for all versions, but not those of its shuffles.
 
-    Args:
-        seed: of the sampler.
-        key: what tells this source from others of the same seed.
+    `seed` is that of the sampler; `key` tells this source from others of the same seed.
     """
 
     def __init__(self, seed: int, *key: int) -> None:
@@ -372,16 +367,14 @@ class PosNegSampler(PlannedSampler[Tensor]):
     its positives first; no row is in it twice. With :math:`n_+` and :math:`n_-` rows, an epoch is one pass over the
     class that takes longer, :math:`\max(\lceil n_+ / B_+ \rceil, \lceil n_- / B_- \rceil)` steps, and every row of
     either class is in it. The counts of the rows of a class differ by at most 1 inside an epoch, and by at most 1 over
-    all epochs. Any positive and any negative, and any two rows of a class, are in the same batch equally often in
-    expectation.
+    all epochs. Any two rows are in the same batch as often as any other two of their classes, in expectation.
 
     The batch of a step is a pure function of seed, epoch and step, in every version of NumPy and torch. To resume in
     the middle of an epoch, call `set_position` with the number of batches consumed: since workers prefetch, the sampler
     cannot know it.
 
     Several processes: process `rank` of `world_size` owns every `world_size`-th row of each class, from the `rank`-th
-    on. Batches of all processes have the same size, and epochs as many steps as the largest shard needs; within a shard
-    all rows are drawn equally often.
+    on. Batches of all processes have the same size, and epochs as many steps as the largest shard needs.
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`, both present; a batch holds positions in it.
@@ -393,14 +386,8 @@ class PosNegSampler(PlannedSampler[Tensor]):
         world_size: number of processes.
 
     Attributes:
-        num_positives: positives of a batch, after the rule above.
-        num_negatives: negatives of a batch, likewise.
         epoch: the epoch that iterating gives; it starts at 0.
         start: the step of that epoch at which iterating begins.
-
-    Raises:
-        ValueError: for labels other than 0/1 or a class missing, an argument out of range, and more processes than
-            rows of a class (in every process, so that none waits for the others).
 
     Example:
         >>> sampler = PosNegSampler([0, 0, 1, 0, 1, 0, 0, 0], num_positives=1, num_negatives=3)

@@ -23,10 +23,9 @@ class DistributedBatchSampler(Sampler[list[int]]):
     All processes have the sampler that one process would have, with the same seed; each takes its part of every batch.
     So the batches of all processes together are those of one, and a run can be resumed with more or fewer processes.
 
-    By default rows are assigned in turn by their position in the batch: parts differ in size, and in positives for a
-    :class:`~moreauc.samplers.PosNegSampler`, by at most one row. With `owners` each row goes to its owner, so that a
-    process needs only its own rows of the data; parts may then have any size. :class:`~moreauc.data.TensorBatches` and
-    :class:`~moreauc.data.BagBatches` accept an empty part, torch's `DataLoader` does not.
+    By default rows are assigned in turn by their position in the batch. With `owners` each row goes to its owner, so
+    that a process needs only its own rows of the data; parts may then have any size, also 0, which torch's
+    `DataLoader` does not accept.
 
     Args:
         sampler: any batch sampler of row numbers, the same in all processes, such as `PosNegSampler` or `GroupSampler`.
@@ -35,15 +34,6 @@ class DistributedBatchSampler(Sampler[list[int]]):
         world_size: number of processes.
         owners: for each row the number of the process it goes to, shape `(n,)`; None to assign in turn.
             `torch.arange(n) % world_size` for shards of rows, `groups % world_size` for shards of groups.
-
-    Attributes:
-        sampler: the sampler inside.
-        rank: as given.
-        world_size: as given.
-
-    Raises:
-        ValueError: for an argument out of range, a sampler that is split over processes or cannot be iterated over,
-            owners that are not process numbers and, while iterating, a row without owner.
 
     Example:
         >>> from moreauc.samplers import PosNegSampler

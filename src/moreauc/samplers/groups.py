@@ -63,9 +63,8 @@ class GroupSampler(_UnevenSampler):
     belongs to all of its groups, also to those that the batch was not drawn for (:meth:`batch_groups`). Rows of no
     group are never drawn.
 
-    The batch of a step is a pure function of seed, epoch and step, in every version of NumPy and torch. To resume in
-    the middle of an epoch, call `set_position` with the number of batches consumed. A state carries a checksum of the
-    groups. For several processes use :class:`~moreauc.samplers.DistributedBatchSampler`.
+    Resuming is as for :class:`~moreauc.samplers.PosNegSampler`. For several processes use
+    :class:`~moreauc.samplers.DistributedBatchSampler`.
 
     Args:
         groups: of the whole training set, ids in [0, num_groups), shape `(n,)`; or memberships, True or False, shape
@@ -76,14 +75,8 @@ class GroupSampler(_UnevenSampler):
         seed: at least 0.
 
     Attributes:
-        num_groups: number of groups.
-        groups_per_batch: groups of a batch.
-        samples_per_group: rows of each, or all it has.
         epoch: the epoch that iterating gives; it starts at 0.
         start: the step of that epoch at which iterating begins.
-
-    Raises:
-        ValueError: for ids that are not integers or out of range, a group without any row, an argument out of range.
 
     Example:
         >>> sampler = GroupSampler([0, 0, 0, 0, 0, 1, 1, 2], groups_per_batch=2, samples_per_group=2)
@@ -193,15 +186,6 @@ class ShuffledSampler(_UnevenSampler):
         n: rows of the training set, at least 1.
         batch_size: rows of a batch, at least 1.
         seed: at least 0.
-
-    Attributes:
-        n: rows of the training set.
-        batch_size: rows of a batch, but for the last.
-        epoch: the epoch that iterating gives; it starts at 0.
-        start: the step of that epoch at which iterating begins.
-
-    Raises:
-        ValueError: for an argument out of range.
 
     Example:
         >>> sampler = ShuffledSampler(5, batch_size=2)

@@ -142,18 +142,11 @@ def minimize(
         warm_start: fill all table rows at :math:`w_0` before the first step, from a batch of samples each (as
             Algorithm 3 does for `v`); these samples are counted. Otherwise rows fill at their first visit.
         records: about how many steps to record, spread evenly in the logarithm of the step number; or the step
-            numbers themselves, in [0, steps]. The last step is always recorded.
+            numbers themselves. The last step is always recorded.
         rho_bar: :math:`\bar\rho` of the Moreau envelope that measures stationarity; twice the problem's modulus, or 1
             for a convex problem, by default.
         stationarity: whether to measure it (it costs a proximal step for each record and seed).
-        progress: True for a progress bar; or a function that is called with the number of steps done since its last
-            call, after each step.
-
-    Returns:
-        The iterates and the history.
-
-    Raises:
-        ValueError: for an argument out of range, or a method that does not fit the problem.
+        progress: True for a progress bar; or a function that is called with the number of new steps.
 
     Example:
         >>> class Distances(TwoLevelProblem):

@@ -19,10 +19,7 @@ class PowerDecay:
     Theorem 1 asks for :math:`\tau, \eta \propto \epsilon^4` over :math:`T \propto \epsilon^{-6}` steps, that is
     :math:`T^{-2/3}`: the default power makes this a schedule that needs no horizon.
 
-    Args:
-        first: :math:`c`, the value at step 0.
-        delay: :math:`d`, steps before the decay sets in.
-        power: :math:`p`.
+    `first` is :math:`c`, the value at step 0; `delay` is :math:`d`; `power` is :math:`p`.
 
     Example:
         >>> PowerDecay(0.5, delay=10)(0), round(PowerDecay(0.5, delay=10)(70), 3)
@@ -58,10 +55,9 @@ class SONT:
     """Algorithm 3 (Algorithm 7 where both gammas are 0).
 
     Args:
-        tau1: averaging weight of the inner table in (0, 1], a number or a function of the step number.
-        tau2: the same for the outer table.
-        gamma1: correction weight of the inner table, at least 0, or "theory".
-        gamma2: the same for the outer table.
+        tau1, tau2: averaging weights of the inner and the outer table in (0, 1], numbers or functions of the step
+            number.
+        gamma1, gamma2: their correction weights, at least 0, or "theory".
         bound: radius of the ball that inner rows are projected onto; None for none.
     """
 

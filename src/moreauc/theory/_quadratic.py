@@ -29,16 +29,9 @@ def solve_simplex(
     another one along the direction that leaves :math:`\sum_k\lambda_k h_k` as it is. The support thus holds at most
     `dim + 1` cuts.
 
-    Args:
-        slopes: the vectors :math:`h_k`, shape `(cuts, dim)`.
-        errors: the numbers :math:`e_k`, shape `(cuts,)`.
-        mu: the common curvature, above 0.
-        support: cuts that carry the start; where their slopes are dependent, some are dropped.
-        weights: their weights, at least 0 with sum 1.
-
-    Returns:
-        The support and the weights at the solution, and the step :math:`d`. The step is computed from the conditions
-        that the cuts of the support meet, not as :math:`-\sum_k\lambda_k h_k/\mu`, where the sum cancels.
+    `support` are the cuts that carry the start, with `weights`; where their slopes are dependent, some are dropped. The
+    result is the support and the weights at the solution, and the step :math:`d`, computed from the conditions that the
+    cuts of the support meet, not as :math:`-\sum_k\lambda_k h_k/\mu`, where the sum cancels.
     """
     spread = float(np.abs(slopes - slopes[support[0]]).max(initial=0.0))
     idle, lowest, best = 0, math.inf, (support, weights, np.zeros(slopes.shape[1]))

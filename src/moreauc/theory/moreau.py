@@ -77,26 +77,18 @@ def moreau_envelope(
 
     Args:
         function: :math:`F`. Takes a float64 tensor shaped like `w`, on the device of `w`, and returns a tensor of
-            shape `()` that autograd can differentiate to a subgradient. It must be finite everywhere. Its values and
-            subgradients are taken to be right for an argument that is right to 4 units in the last place, and to 4
-            such units of their own, in the dtype that it returns.
+            shape `()` that autograd can differentiate to a subgradient. It must be finite everywhere.
         w: where the envelope is taken: a number, a tensor of any shape or an array.
         rho_bar: :math:`\bar\rho`, above the weak convexity modulus of `function`.
         rho: modulus :math:`\rho` in [0, rho_bar) that may be assumed (0 for a convex function). None assumes
-            `0.95 * rho_bar`, and more where the values seen call for it. A smaller modulus gives a sharper proof; the
-            point hardly depends on it.
+            `0.95 * rho_bar`, and more where the values seen call for it. A smaller modulus gives a sharper proof.
         tol: the proved error of the proximal point that ends the search, relative to `max(1, norm(w))`. At a kink
-            float64 cannot prove much less than 1e-7, as the bound is a root of a difference of values; the search then
-            ends where the gap is down to the rounding of the values, and `error` says what is proved. (The point
-            itself is mostly far closer, less so where kinks and curvature meet.)
+            float64 cannot prove much less than 1e-7; the search then ends where the gap is down to the rounding of the
+            values, and `error` says what is proved.
         max_evaluations: most evaluations of `function`.
 
-    Returns:
-        A :class:`MoreauEnvelope`.
-
     Raises:
-        ValueError: for an argument out of its range; for a function that returns no finite scalar with a finite
-            gradient; if two of the points evaluated show that `function` is not `rho`-weakly convex (with `rho` None:
+        ValueError: if two of the points evaluated show that `function` is not `rho`-weakly convex (with `rho` None:
             that its modulus reaches `rho_bar`).
         RuntimeError: if `max_evaluations` did not suffice for the proof.
 

@@ -235,9 +235,6 @@ def sonx_parameters(
         >>> p = sonx_parameters(epsilon=0.5, **sizes)
         >>> p.tau, p.gamma, p.lr, p.iterations
         (0.25, 12.75, 0.0125, 320)
-        >>> p = sonx_parameters(epsilon=0.5, **sizes, moving_average=True)
-        >>> p.tau, p.gamma, p.lr, p.iterations
-        (0.25, 0.0, 0.00625, 640)
     """
     given = _all_or_none(
         "sonx_parameters",
@@ -352,9 +349,6 @@ def sont_parameters(
         >>> p = sont_parameters(epsilon=0.5, **sizes)
         >>> p.tau1, p.tau2, p.lr, p.iterations
         (0.0625, 0.25, 0.00390625, 1024)
-        >>> p = sont_parameters(epsilon=0.5, **sizes, moving_average=True)
-        >>> p.tau1, p.tau2, p.lr, p.iterations
-        (0.03125, 0.25, 0.00048828125, 8192)
     """
     given = _all_or_none(
         "sont_parameters",
