@@ -1,7 +1,6 @@
 """The objectives of `examples/gallery` as plain loops over numbers that autograd follows (tensors of shape `()`).
 
-For each: the objective by its definition, and `g`, a noisy value of a block from a batch. `w` is a list of numbers,
-which the first lines of each section explain. Nothing is shared with the library.
+`w` is a list of numbers, which the first lines of each section explain. Nothing is shared with the library.
 """
 
 from __future__ import annotations
@@ -39,11 +38,6 @@ def average_precision(w: Numbers, positives: int) -> Number:
     return mean(missed)
 
 
-def average_precision_g(i: int, w: Numbers, positives: Sequence[int], negatives: Sequence[int]) -> Numbers:
-    others = [squared_hinge(w[k] - w[i]) for k in positives if k != i]
-    return [mean(others), mean([squared_hinge(w[k] - w[i]) for k in negatives])]
-
-
 # NDCG: scores of all items, query by query
 
 
@@ -62,11 +56,6 @@ def ndcg(w: Numbers, gain: Sequence[Sequence[float]], top_k: int | None) -> Numb
     return mean(missed)
 
 
-def ndcg_g(block: int, w: Numbers, items: Sequence[int], of: int) -> Numbers:
-    q, i = divmod(block, of)
-    return [mean([squared_hinge(w[q * of + j] - w[block]) for j in items if j != i])]
-
-
 # one-way partial AUC: scores of the positives, then of the negatives; for CVaR then the positives' thresholds
 
 
@@ -79,11 +68,6 @@ def partial_auc_cvar(w: Numbers, positives: int, negatives: int, max_fpr: float)
     return mean(total)
 
 
-def partial_auc_cvar_g(i: int, w: Numbers, negatives: Sequence[int], sizes: tuple[int, int], max_fpr: float) -> Numbers:
-    threshold = w[sum(sizes) + i]
-    return [threshold + mean([relu(squared_hinge(w[k] - w[i]) - threshold) for k in negatives]) / max_fpr]
-
-
 def partial_auc_kl(w: Numbers, positives: int, temperature: float) -> Number:
     total = []
     for i in range(positives):
@@ -92,20 +76,12 @@ def partial_auc_kl(w: Numbers, positives: int, temperature: float) -> Number:
     return mean(total)
 
 
-def partial_auc_kl_g(i: int, w: Numbers, negatives: Sequence[int], temperature: float) -> Numbers:
-    return [mean([(squared_hinge(w[k] - w[i]) / temperature).exp() for k in negatives])]
-
-
 # p-norm push: scores of the positives, then of the negatives; a block is a negative
 
 
 def p_norm_push(w: Numbers, positives: int, p: float) -> Number:
     heights = [mean([squared_hinge(score - w[i]) for i in range(positives)]) for score in w[positives:]]
     return mean([height**p for height in heights])
-
-
-def p_norm_push_g(j: int, w: Numbers, positives: Sequence[int], of: int) -> Numbers:
-    return [mean([squared_hinge(w[of + j] - w[i]) for i in positives])]
 
 
 # contrastive: two features of the first view of each sample, then of the second
@@ -134,15 +110,6 @@ def contrastive(w: Numbers, temperature: float) -> Number:
     return 2.0 * mean(total)
 
 
-def contrastive_g(i: int, w: Numbers, samples: Sequence[int], temperature: float) -> Numbers:
-    means = []
-    for view in range(2):
-        own = feature(w, view, i)
-        powers = [(cosine(own, feature(w, v, k)) / temperature).exp() for k in samples if k != i for v in range(2)]
-        means.append(mean(powers))
-    return [*means, 2.0 * cosine(feature(w, 0, i), feature(w, 1, i))]
-
-
 # listwise cross entropy: scores of all items, query by query
 
 
@@ -154,10 +121,6 @@ def listwise(w: Numbers, relevance: Sequence[Sequence[int]]) -> Number:
         for grade, score in zip(grades, scores, strict=True):
             total.append(-grade / sum(grades) * (score.exp() / whole).log())
     return sum(total) / len(relevance)
-
-
-def listwise_g(q: int, w: Numbers, relevant: Sequence[int], items: Sequence[int], of: int) -> Numbers:
-    return [mean([w[q * of + j].exp() for j in items]), mean([w[q * of + i] for i in relevant])]
 
 
 # CVaR of samples and of tasks: a prediction for each sample (of each task); `s` is the threshold

@@ -217,36 +217,6 @@ def test_sota_s_is_its_oracle_for_200_steps(float64, link, surrogate, inner, out
     assert call(criterion.eval(), scores, labels, index)[0] == pytest.approx(expected, rel=1e-10)
 
 
-def test_sota_s_of_the_whole_set_has_the_gradient_of_its_objective():
-    scores = torch.randn(40, dtype=torch.float64, requires_grad=True)
-    criterion = SOTAsLoss(LABELS, temperature_negatives=0.4, temperature_positives=0.7, link="identity")
-    arguments = (scores, LABELS, torch.arange(40))
-    one, other = criterion(*arguments), criterion.eval()(*arguments)
-    torch.testing.assert_close(one, other)
-    torch.testing.assert_close(torch.autograd.grad(one, scores), torch.autograd.grad(other, scores))
-    assert torch.autograd.gradcheck(lambda s: criterion(s, *arguments[1:]), scores)
-
-
-def test_limits_of_the_temperatures_and_of_the_region():
-    batch = make_batch(6)
-    auc = call(AUCSquaredHingeLoss(LABELS, link="identity"), *batch)
-    hot = SOTAsLoss(LABELS, temperature_negatives=1e7, temperature_positives=1e7, link="identity")
-    got = call(hot, *batch)
-    assert got[0] == pytest.approx(auc[0], rel=1e-5) and got[1] == pytest.approx(auc[1], rel=1e-5, abs=1e-6)
-
-    cold = SOTAsLoss(LABELS, temperature_negatives=1e-4, temperature_positives=1e-4, link="identity")
-    scores, labels = batch[0], batch[1]
-    low = min(score for score, label in zip(scores, labels, strict=True) if label)
-    high = max(score for score, label in zip(scores, labels, strict=True) if not label)
-    value, gradient = call(cold, *batch)
-    assert value == pytest.approx((1 + high - low) ** 2, rel=1e-3)
-    assert gradient[scores.index(low)] == pytest.approx(-2 * (1 + high - low), rel=1e-3)
-    assert gradient[scores.index(high)] == pytest.approx(2 * (1 + high - low), rel=1e-3)
-
-    assert_close(call(MiniBatchTPAUCLoss(LABELS, min_tpr=0.0, max_fpr=1.0, link="identity"), *batch), auc)
-    assert_close(call(AWPolyLoss(LABELS, power=0.0, link="identity"), *batch), auc)
-
-
 @LINKS
 @pytest.mark.parametrize("kind", [AWPolyLoss, SOTAsLoss])
 def test_blocks_of_rows_change_nothing(monkeypatch, kind, link):

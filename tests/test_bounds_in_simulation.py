@@ -12,6 +12,14 @@ from moreauc.solver import SONT, SONX, minimize
 GAMMAS = pytest.mark.parametrize("gamma", ["theory", 0.0], ids=["msvr", "moving average"])
 
 
+@pytest.mark.parametrize(("step", "left"), [(0, 1.0), (3, (1 - 1 / 120) ** 3), (10**9, 0.0)])
+def test_a_bound_by_hand(step, left):
+    given = {"step": step, "initial_error": 5.0, "tau": 0.25, "lr": 0.01, "num_blocks": 90, "blocks_per_batch": 6}
+    given |= {"samples_per_block": 9, "sigma": 1.5, "lipschitz": 3.0, "gradient_bound": 2.5}
+    noise, drift = 2 * 0.5 * 1.5 / 3, 4 * 90 * 3 * 2.5 * 0.01 / (6 * 0.5)
+    assert sonx_table_bound(**given) == pytest.approx(5.0 * left + noise + drift)
+
+
 @GAMMAS
 @pytest.mark.parametrize(
     ("tau", "lr", "b1", "b2", "n"), [(0.5, 1e-5, 4, 2, 20), (0.1, 1e-3, 4, 2, 20), (0.1, 1e-5, 20, 8, 20)]

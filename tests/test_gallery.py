@@ -18,16 +18,11 @@ from torch.nn.functional import normalize
 
 FOLDER = Path(__file__).parents[1] / "examples" / "gallery"
 FILES = sorted(FOLDER.glob("*.py"))
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 @cache
 def script(name: str) -> dict[str, Any]:
     return runpy.run_path(str(FOLDER / f"{name}.py"))
-
-
-def shuffled(size: int, count: int) -> torch.Tensor:
-    return torch.randperm(size)[:count]
 
 
 @dataclass(frozen=True)
@@ -37,54 +32,42 @@ class Problem:
     Attributes:
         build: the names of the file -> its loss.
         size: length of `w`.
-        draw: make a batch; whole if its argument is True.
+        draw: make a batch of all data, in a random order.
         call: names of the file, `w`, batch -> inner values and block numbers, as the file's `main` calls the loss.
-        g: block number, numbers, batch -> inner values of the block, as loops.
         exact: `w` and the threshold -> the objective by its definition.
     """
 
     file: str
     build: Callable[[dict[str, Any]], Any]
     size: int
-    draw: Callable[[bool], Any]
+    draw: Callable[[], Any]
     call: Callable[[dict[str, Any], torch.Tensor, Any], tuple[torch.Tensor, ...]]
-    g: Callable[..., Any]
     exact: Callable[..., Any]
 
 
-def rows_and_columns(rows: int, some_rows: int, columns: int, some: int) -> Callable[[bool], Any]:
-    """Return a function that draws some rows and some columns, or all."""
-    return lambda whole: (shuffled(rows, rows if whole else some_rows), shuffled(columns, columns if whole else some))
+def rows_and_columns(rows: int, columns: int) -> Callable[[], Any]:
+    return lambda: (torch.randperm(rows), torch.randperm(columns))
 
 
 P, N = 5, 7  # positives, negatives
-FEW = rows_and_columns(P, 3, N, 4)
+BOTH = rows_and_columns(P, N)
 
 
 def classes(w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return w[batch[0]], w[P + batch[1]]
 
 
-def numbers(index: torch.Tensor, start: int = 0) -> list[int]:
-    return (start + index).tolist()
-
-
 Q, ITEMS = 4, 6
-GRADES = [
-    [3, 1, 0, 0, 2, 0],
-    [0, 1, 0, 2, 1, 0],
-    [1, 0, 3, 2, 0, 0],
-    [0, 0, 0, 1, 1, 1],
-]  # three relevant in each query
+GRADES = [[3, 1, 0, 0, 2, 0], [0, 1, 0, 2, 1, 0], [1, 0, 3, 2, 0, 0], [0, 0, 0, 1, 1, 1]]  # 3 relevant in each query
 GAIN = [[2.0**grade - 1.0 for grade in row] for row in GRADES]
 RELEVANT = torch.tensor([[place for place, grade in enumerate(row) if grade > 0] for row in GRADES])
 BY_GRADE = [[place for place, grade in enumerate(row) for _ in range(grade)] for row in GRADES]
 
 
-def draw_relevant(whole: bool) -> Any:
+def draw_relevant() -> Any:
     """Draw queries, relevant items of each, and items for all of them."""
-    q, j = shuffled(Q, Q if whole else 2), shuffled(ITEMS, ITEMS if whole else 3)
-    return q, RELEVANT[q] if whole else torch.stack([RELEVANT[k][shuffled(3, 2)] for k in q.tolist()]), j
+    q = torch.randperm(Q)
+    return q, RELEVANT[q], torch.randperm(ITEMS)
 
 
 def ndcg_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
@@ -100,17 +83,8 @@ def ndcg_problem(top_k: int | None) -> Problem:
         Q * ITEMS,
         draw_relevant,
         ndcg_call,
-        lambda block, w, batch: oracles.ndcg_g(block, w, numbers(batch[2]), ITEMS),
         lambda w, s: oracles.ndcg(w, GAIN, top_k),
     )
-
-
-def draw_by_grade(whole: bool) -> Any:
-    """Draw queries, items by relevance, and items evenly; the whole has an item as often as its relevance says."""
-    if whole:
-        return torch.arange(Q), BY_GRADE, torch.arange(ITEMS)
-    q = shuffled(Q, 2)
-    return q, [[BY_GRADE[k][n] for n in torch.randint(len(BY_GRADE[k]), (2,))] for k in q.tolist()], shuffled(ITEMS, 3)
 
 
 def listwise_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
@@ -119,10 +93,6 @@ def listwise_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[to
     own = zip(q.tolist(), i, strict=True)
     parts = [file["inner"](scores[k, items].unsqueeze(0), scores[k, j].unsqueeze(0)) for k, items in own]
     return torch.cat(parts), q
-
-
-def listwise_g(q: int, w: Any, batch: Any) -> Any:
-    return oracles.listwise_g(q, w, batch[1][numbers(batch[0]).index(q)], numbers(batch[2]), ITEMS)
 
 
 SAMPLES = 5
@@ -145,11 +115,6 @@ def cvar_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.
     return file["inner"](w[i] + NOISE[draws][:, i], TARGET.flatten()[i]), i
 
 
-def cvar_g(i: int, w: Any, batch: Any) -> Any:
-    draws = numbers(batch[1])
-    return [mean([abs(w[i] + float(NOISE[draw, i]) - float(TARGET.flatten()[i])) for draw in draws])]
-
-
 def shortage(i: int, w: Any, draws: Sequence[int]) -> Any:
     return mean([float(NOISE[draw, i]) + 0.4 - w[i] for draw in draws]) - 0.5
 
@@ -159,18 +124,13 @@ def tasks_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch
     return file["inner"](w.view(TASKS, OF_TASK)[task, rows], TARGET[task, rows]), batch[0]
 
 
-def tasks_g(task: int, w: Any, batch: Any) -> Any:
-    return [mean([abs(w[task * OF_TASK + r] - float(TARGET[task, r])) for r in numbers(batch[1])])]
-
-
 PROBLEMS = {
     "average_precision": Problem(
         "average_precision",
         lambda file: file["make_loss"](P, N),
         P + N,
-        FEW,
+        BOTH,
         lambda file, w, batch: (file["inner"](*classes(w, batch)), batch[0]),
-        lambda i, w, batch: oracles.average_precision_g(i, w, numbers(batch[0]), numbers(batch[1], P)),
         lambda w, s: oracles.average_precision(w, P),
     ),
     "ndcg": ndcg_problem(None),
@@ -179,72 +139,64 @@ PROBLEMS = {
         "partial_auc_cvar",
         lambda file: file["make_loss"](P),
         P + N + P,
-        FEW,
+        BOTH,
         lambda file, w, batch: (file["inner"](*classes(w, batch), w[P + N :][batch[0]], 0.3), batch[0]),
-        lambda i, w, batch: oracles.partial_auc_cvar_g(i, w, numbers(batch[1], P), (P, N), 0.3),
         lambda w, s: oracles.partial_auc_cvar(w, P, N, 0.3),
     ),
     "partial_auc_kl": Problem(
         "partial_auc_kl",
         lambda file: file["make_loss"](P, 0.7),
         P + N,
-        FEW,
+        BOTH,
         lambda file, w, batch: (file["inner"](*classes(w, batch), 0.7), batch[0]),
-        lambda i, w, batch: oracles.partial_auc_kl_g(i, w, numbers(batch[1], P), 0.7),
         lambda w, s: oracles.partial_auc_kl(w, P, 0.7),
     ),
     "p_norm_push": Problem(
         "p_norm_push",
         lambda file: file["make_loss"](N, 3.0),
         P + N,
-        FEW,
+        BOTH,
         lambda file, w, batch: (file["inner"](*classes(w, batch)), batch[1]),
-        lambda j, w, batch: oracles.p_norm_push_g(j, w, numbers(batch[0]), P),
         lambda w, s: oracles.p_norm_push(w, P, 3),
     ),
     "contrastive": Problem(
         "contrastive",
         lambda file: file["make_loss"](SAMPLES),
         4 * SAMPLES,
-        lambda whole: shuffled(SAMPLES, SAMPLES if whole else 3),
+        lambda: torch.randperm(SAMPLES),
         contrastive_call,
-        lambda i, w, batch: oracles.contrastive_g(i, w, numbers(batch), 0.2),
         lambda w, s: oracles.contrastive(w, 0.2),
     ),
     "listwise": Problem(
         "listwise",
         lambda file: file["make_loss"](Q, ITEMS),
         Q * ITEMS,
-        draw_by_grade,
+        lambda: (torch.arange(Q), BY_GRADE, torch.arange(ITEMS)),  # an item as often as its relevance says
         listwise_call,
-        listwise_g,
         lambda w, s: oracles.listwise(w, GRADES),
     ),
     "sample_cvar": Problem(
         "sample_cvar",
         lambda file: file["make_loss"](8, 0.3),
         8,
-        rows_and_columns(8, 5, 3, 2),
+        rows_and_columns(8, 3),
         cvar_call,
-        cvar_g,
         lambda w, s: oracles.sample_cvar(w, s, TARGET.flatten().tolist(), NOISE.tolist(), 0.3),
     ),
     "constraints": Problem(
         "constraints",
         lambda file: file["make_loss"](8),
         8,
-        rows_and_columns(8, 5, 3, 2),
+        rows_and_columns(8, 3),
         lambda file, w, batch: (file["inner"](NOISE[batch[1]][:, batch[0]].T + 0.4 - w[batch[0], None]), batch[0]),
-        lambda i, w, batch: [shortage(i, w, numbers(batch[1]))],
         lambda w, s: mean([shortage(i, w, range(3)).clamp_min(0.0) for i in range(8)]),
     ),
     "worst_tasks": Problem(
         "worst_tasks",
         lambda file: file["make_loss"](4),
         TASKS * OF_TASK,
-        rows_and_columns(TASKS, 4, OF_TASK, 2),
+        rows_and_columns(TASKS, OF_TASK),
         tasks_call,
-        tasks_g,
         lambda w, s: oracles.worst_tasks(w, s, TARGET.tolist(), 4),
     ),
 }
@@ -288,19 +240,8 @@ def test_the_first_step_on_everything_is_that_of_the_definition(problem):
     criterion = problem.build(file).double()
     criterion.tau = 1.0
     threshold = threshold_of(criterion)
-    value = criterion(*problem.call(file, w, problem.draw(True)))
+    value = criterion(*problem.call(file, w, problem.draw()))
     check_first_step(value, [w, threshold], problem.exact)
-
-
-def test_inner_values_of_a_batch_are_those_of_its_blocks(problem):
-    file, w = script(problem.file), start(problem.size)
-    for _ in range(5):
-        batch = problem.draw(False)
-        inner, blocks = problem.call(file, w, batch)
-        expected = [[float(x) for x in problem.g(block, w.detach().unbind(), batch)] for block in blocks.tolist()]
-        torch.testing.assert_close(
-            inner.detach().view(len(blocks), -1), torch.tensor(expected, dtype=torch.float64), **EXACT
-        )
 
 
 # three levels
@@ -314,15 +255,8 @@ def worst_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch
     return file["inner"](own.gather(1, i), own[:, POS + j]), task, i
 
 
-def draw_tasks(whole: bool) -> Any:
-    task = shuffled(TASKS, TASKS if whole else 3)
-    some = POS if whole else 2
-    return task, torch.stack([shuffled(POS, some) for _ in task]), shuffled(NEG, NEG if whole else 2)
-
-
-def worst_h(task: int, i: int, w: Any, batch: Any) -> Any:
-    own = w[task * (POS + NEG) : (task + 1) * (POS + NEG)]
-    return oracles.partial_auc_kl_g(i, own, numbers(batch[2], POS), 0.5)[0]
+def draw_tasks() -> Any:
+    return torch.randperm(TASKS), torch.stack([torch.randperm(POS) for _ in range(TASKS)]), torch.randperm(NEG)
 
 
 def test_the_first_step_of_three_levels_is_that_of_the_definition():
@@ -330,17 +264,8 @@ def test_the_first_step_of_three_levels_is_that_of_the_definition():
     criterion = file["make_loss"](POS, 4).double()
     criterion.tau1 = criterion.tau2 = 1.0
     threshold = threshold_of(criterion)
-    value = criterion(*worst_call(file, w, draw_tasks(True)))
+    value = criterion(*worst_call(file, w, draw_tasks()))
     check_first_step(value, [w, threshold], lambda w, s: oracles.worst_partial_auc(w, s, POS, NEG, 4, 0.5))
-
-
-def test_inner_values_of_three_levels_are_those_of_their_blocks():
-    file, w = script("worst_partial_auc"), start(TASKS * (POS + NEG))
-    task, positives, _ = batch = draw_tasks(False)
-    inner, *_ = worst_call(file, w, batch)
-    of_task = zip(task.tolist(), positives.tolist(), strict=True)
-    expected = [[float(worst_h(k, i, w.detach().unbind(), batch)) for i in own] for k, own in of_task]
-    torch.testing.assert_close(inner.detach(), torch.tensor(expected, dtype=torch.float64), **EXACT)
 
 
 # the files

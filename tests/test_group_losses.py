@@ -16,8 +16,6 @@ from moreauc.criteria.group_erm import GroupERMLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
 from moreauc.criteria.grouped import GroupedLoss
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
-from moreauc.data import TensorBatches
-from moreauc.train import fit
 
 N = 6
 NAMES = {"squared": "squared", "logistic": "logistic", "softmax": "cross_entropy"}  # oracle -> the library's
@@ -401,15 +399,6 @@ def test_bad_functions_of_grouped_and_errors_of_the_inner_loss():
         with pytest.raises(ValueError, match=re.escape(message)):
             criterion(**batch)
         assert_same(criterion, before)
-
-
-def test_grouped_runs_in_the_training_loop():
-    x = torch.randn(40, 2)
-    y = (x[:, 0] > 0).long()
-    criterion = GroupedLoss(GroupDROLoss(4, top_k=2, gamma=0.1), torch.arange(40) % 4)
-    history = fit(nn.Linear(2, 1), criterion, TensorBatches(x, y, batch_size=10), epochs=20, lr=0.2, seed=0)
-    assert history["loss"][-1] < 0.6 * history["loss"][0]
-    assert bool(criterion.criterion.table_u.visited.all())
 
 
 @pytest.mark.parametrize("groups", [None, ["a", "b"], np.array(["a", "b"])])

@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import warnings
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -307,18 +306,6 @@ def test_many_groups_are_drawn_over_their_rank_with_the_ends_named():
     assert texts >= {*ends, f"gap {np.ptp(losses):.3g}"}
     assert all(1 <= tick <= 1000 for tick in axes.get_xticks())
     figure.draw_without_rendering()
-
-
-def test_names_are_inside_the_figure_and_do_not_touch_each_other():
-    for count in (1, 5, 40):
-        figure = plot_groups(np.linspace(1.0, 2.0, count), names=["a very long name of a group " * 3] * count, top_k=1)
-        figure.draw_without_rendering()
-        boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
-        assert min(box.x0 for box in boxes) >= 0 and len(boxes) == count
-        assert all(upper.y0 > lower.y1 for upper, lower in pairwise(boxes))
-        assert figure.axes[0].get_yticklabels()[0].get_text() == "a very long name of a gro..."
-        box = figure.axes[0].get_legend().get_window_extent()
-        assert box.x0 >= 0 and box.y1 <= figure.bbox.y1
 
 
 def test_what_the_legend_says():

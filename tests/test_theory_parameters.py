@@ -200,7 +200,6 @@ def test_other_entries_of_the_minima_decide(function, sizes, tau1, lr, iteration
     [
         (theory.sonx_parameters, SONX, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
         (theory.sonx_parameters, SONX, {**FCCO_CONSTANTS, "dim": 4}, (30 + 98) + 30 + 2 * 98),
-        (theory.sonx_parameters, SONX_MA, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
         (
             theory.sont_parameters,
             SONT,
@@ -212,12 +211,6 @@ def test_other_entries_of_the_minima_decide(function, sizes, tau1, lr, iteration
             SONT,
             {**TCCO_CONSTANTS, "dim_middle": 4, "dim_inner": 9},
             2 * (3 * 77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 2 * 5 * 3 * 169 + 3 * 3 * 7 * 11,
-        ),
-        (
-            theory.sont_parameters,
-            SONT_MA,
-            TCCO_CONSTANTS,
-            (77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 5 * 3 * 169 + 3 * 7 * 11,
         ),
         (theory.tpauc_parameters, TPAUC, TPAUC_CONSTANTS, 15 + 15),
         (

@@ -51,90 +51,63 @@ class Data:
         return [slope * a for a in self.x[i]]
 
 
-@pytest.mark.parametrize(("min_tpr", "max_fpr", "sign"), [(0.4, 0.5, 1.0), (0.0, 1.0, -1.0)])
-@pytest.mark.parametrize("permuted", [False, True])
-@pytest.mark.parametrize(("surrogate", "link"), LOSSES)
-@pytest.mark.parametrize("gamma", [0.0, 0.1, 0.9, "theory"])
-def test_tpauc_loss_is_algorithm_2(float64, gamma, link, surrogate, permuted, min_tpr, max_fpr, sign):
-    data = Data(5, link, permuted)
-    tau = 0.4 if gamma == "theory" else 0.9
-    options = {"min_tpr": min_tpr, "max_fpr": max_fpr, "tau": tau, "gamma": gamma, "threshold_lr": (0.9, 0.08)}
-    loss, dloss = SURROGATES[surrogate]
-    twin = oracles.algorithm_2(
-        data.score,
-        data.dscore,
-        data.w0,
-        data.positives,
-        data.batches,
-        loss=loss,
-        dloss=dloss,
-        lr=0.05,
-        standardized=link == "standardized",
-        **options,
-    )
+def follow(criterion, data, twin, lr, tolerance):
+    """Hold each step of a linear model against a transcription; yield its thresholds, and whether scores are pulled."""
     model = nn.Linear(3, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([data.w0]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    criterion = TPAUCLoss(torch.tensor(data.labels), surrogate=surrogate, margin=1.0, link=link, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     previous = PreviousIterate(model, optimizer)
     x, labels = torch.tensor(data.x), torch.tensor(data.labels)
-    signs = set()
+
+    def close(value):
+        return pytest.approx(value, rel=tolerance, abs=tolerance)
+
     for (b1, b2), order, (w, u, s, s_prime) in zip(data.batches, data.orders, twin, strict=True):
         index = torch.tensor([*b1, *b2])[order]
         scores = model(x[index]).squeeze(1)
-        before = previous(x[index]).squeeze(1) if gamma else None
+        before = previous(x[index]).squeeze(1) if criterion.needs_previous else None
         value = criterion(scores, labels[index], index, before)
         optimizer.zero_grad()
         value.backward()
+        pulled = bool(model.weight.grad.any())
         optimizer.step()
-        assert model.weight[0].tolist() == pytest.approx(w, rel=1e-10, abs=1e-10)
-        assert criterion.s.tolist() == pytest.approx([s[i] for i in data.positives], rel=1e-10, abs=1e-10)
-        assert criterion.s_prime.item() == pytest.approx(s_prime, rel=1e-10, abs=1e-10)
+        assert model.weight[0].tolist() == close(w)
+        assert criterion.s.tolist() == close([s[i] for i in data.positives])
+        assert criterion.s_prime.item() == close(s_prime)
         held = [(k, u[i]) for k, i in enumerate(data.positives) if i in u]
-        assert [criterion.u[k].item() for k, _ in held] == pytest.approx([v for _, v in held], rel=1e-10, abs=1e-10)
-        signs |= {math.copysign(1, v) for v in s.values() if v}
-    assert sign in signs or (link != "identity" and max_fpr == 1.0)  # there every pair stays active at 0
+        assert [criterion.u[k].item() for k, _ in held] == close([row for _, row in held])
+        yield s, pulled
 
 
-@pytest.mark.parametrize(("min_tpr", "max_fpr"), [(0.4, 0.5), (0.0, 1.0), (0.9, 0.2)])
+@pytest.mark.parametrize("region", [(0.4, 0.5), (0.0, 1.0), (0.9, 0.2)])
 @pytest.mark.parametrize("permuted", [False, True])
 @pytest.mark.parametrize(("surrogate", "link"), LOSSES)
 @pytest.mark.parametrize("gamma", [0.0, 0.1, "theory"])
-def test_thresholds_by_quantiles(float64, gamma, link, surrogate, permuted, min_tpr, max_fpr):
+@pytest.mark.parametrize("rule", ["step", "quantile"])
+def test_tpauc_loss_is_algorithm_2(float64, rule, gamma, link, surrogate, permuted, region):
     data = Data(5, link, permuted)
     tau = 0.4 if gamma == "theory" else 0.9
-    options = {"min_tpr": min_tpr, "max_fpr": max_fpr, "tau": tau, "gamma": gamma}
-    loss, dloss = SURROGATES[surrogate]
-    twin = oracles.algorithm_2_by_quantiles(
-        *(data.score, data.dscore, data.w0, data.positives, data.batches),
-        **{"loss": loss, "dloss": dloss, "lr": 0.02, "weight": 0.1, "standardized": link == "standardized", **options},
-    )
-    model = nn.Linear(3, 1, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([data.w0]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    criterion = TPAUCLoss(
-        torch.tensor(data.labels), surrogate=surrogate, margin=1.0, link=link, threshold_lr="quantile", **options
-    )
-    previous = PreviousIterate(model, optimizer)
-    x, labels = torch.tensor(data.x), torch.tensor(data.labels)
-    moved = 0
-    for (b1, b2), order, (w, u, s, s_prime) in zip(data.batches, data.orders, twin, strict=True):
-        index = torch.tensor([*b1, *b2])[order]
-        before = previous(x[index]).squeeze(1) if gamma else None
-        value = criterion(model(x[index]).squeeze(1), labels[index], index, before)
-        optimizer.zero_grad()
-        value.backward()
-        moved += bool(model.weight.grad.abs().max() > 0)
-        optimizer.step()
-        assert model.weight[0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
-        assert criterion.s.tolist() == pytest.approx([s[i] for i in data.positives], rel=1e-9, abs=1e-9)
-        assert criterion.s_prime.item() == pytest.approx(s_prime, rel=1e-9, abs=1e-9)
-        held = [(k, u[i]) for k, i in enumerate(data.positives) if i in u]
-        assert [criterion.u[k].item() for k, _ in held] == pytest.approx([v for _, v in held], rel=1e-9, abs=1e-9)
-    flat = surrogate == "smooth_ramp" and min_tpr == 0.9  # the one worst positive has lost all of its pairs
-    assert moved > STEPS / 20 or flat
+    options = {"min_tpr": region[0], "max_fpr": region[1], "tau": tau, "gamma": gamma}
+    parts = data.score, data.dscore, data.w0, data.positives, data.batches
+    of_pairs = dict(zip(("loss", "dloss"), SURROGATES[surrogate], strict=True))
+    of_pairs["standardized"] = link == "standardized"
+    by_step = rule == "step"
+    if by_step:
+        threshold_lr, lr, tolerance = (0.9, 0.08), 0.05, 1e-10
+        twin = oracles.algorithm_2(*parts, **of_pairs, **options, lr=lr, threshold_lr=threshold_lr)
+    else:
+        threshold_lr, lr, tolerance = "quantile", 0.02, 1e-9
+        twin = oracles.algorithm_2_by_quantiles(*parts, **of_pairs, **options, lr=lr, weight=0.1)
+    labels = torch.tensor(data.labels)
+    criterion = TPAUCLoss(labels, surrogate=surrogate, margin=1.0, link=link, threshold_lr=threshold_lr, **options)
+    steps = list(follow(criterion, data, twin, lr, tolerance))
+    if by_step and region != (0.9, 0.2):
+        signs = {math.copysign(1, value) for s, _ in steps for value in s.values() if value}
+        # with the sigmoid and the standardized link every pair stays active at 0
+        assert (1.0 if region[0] else -1.0) in signs or (link != "identity" and region[1] == 1.0)
+    flat = surrogate == "smooth_ramp" and region[0] == 0.9  # the one worst positive has lost all of its pairs
+    assert flat or sum(pulled for _, pulled in steps) > STEPS / 20
 
 
 def test_quantile_thresholds_settle_at_the_optimum_of_a_still_model(float64):

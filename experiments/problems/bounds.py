@@ -13,13 +13,10 @@ def noise_and_drift(tau: float, sigma: float, samples: int, drift: float, *, mov
     return [2.0 * math.sqrt(tau / samples) * sigma, 4.0 * drift / math.sqrt(tau)]
 
 
-def decayed(
-    step: int, initial_error: float, rate: float, terms: Sequence[float], *, moving_average: bool, squared: bool
-) -> float:
-    """Return the decayed initial error plus the terms, or plus their squares with the squared decay."""
-    power = 2 if squared else 1
+def decayed(step: int, initial_error: float, rate: float, terms: Sequence[float], *, moving_average: bool) -> float:
+    """Return the decayed initial error plus the terms."""
     decay = 1.0 - rate / (4.0 if moving_average else 2.0)
-    return float(decay ** (power * step) * initial_error + sum(term**power for term in terms))
+    return float(decay**step * initial_error + sum(terms))
 
 
 def sonx_table_bound(
@@ -35,9 +32,8 @@ def sonx_table_bound(
     lipschitz: float,
     gradient_bound: float,
     moving_average: bool = False,
-    squared: bool = False,
 ) -> float:
-    r"""Bound of :math:`\frac1n \sum_i \|u_{i,t} - g_i(w_t)\|`, or of the mean square with the squared initial error.
+    r"""Bound of :math:`\frac1n \sum_i \|u_{i,t} - g_i(w_t)\|`.
 
     .. math::
         \Big(1 - \frac{B_1 \tau}{2n}\Big)^t e_0 + \frac{2 \tau^{1/2} \sigma}{B_2^{1/2}}
@@ -49,9 +45,9 @@ def sonx_table_bound(
         \Big(1 - \frac{B_1 \tau}{4n}\Big)^t e_0 + \frac{2 \sqrt2 \tau^{1/2} \sigma}{B_2^{1/2}}
         + \frac{4 \sqrt2 n C_g M \eta}{B_1 \tau}.
 
-    The proof of `thm:1` quotes the squared bound with exponent :math:`t`; that of the lemma has :math:`2t`, as here.
+    The proof of `thm:1` quotes the bound of the mean square with exponent :math:`t`; that of the lemma has :math:`2t`.
     """
     visits = num_blocks / blocks_per_batch
     drift = visits * lipschitz * gradient_bound * lr
     terms = noise_and_drift(tau, sigma, samples_per_block, drift, moving_average=moving_average)
-    return decayed(step, initial_error, tau / visits, terms, moving_average=moving_average, squared=squared)
+    return decayed(step, initial_error, tau / visits, terms, moving_average=moving_average)
