@@ -129,13 +129,14 @@ def test_a_killed_command_is_resumed_to_the_same_model(kind, table, tmp_path, mo
 
 def test_a_stopped_command_says_how_to_go_on(table, tmp_path):
     out, folder = tmp_path / "out", tmp_path / "saved"
-    process = run_signalled(signal.SIGINT, arguments(table, "table", out, "--checkpoint", folder))
+    words = arguments(table, "table", out, "--checkpoint", folder, "--save-every", 5, "--epochs", 2)
+    process = run_signalled(signal.SIGINT, words)
     errors = process.stderr
     assert process.returncode == 130, errors
     assert "stopped by SIGINT in train, epoch " in errors and "Traceback" not in errors
     assert f"saved in {folder / 'sonx'}" in errors and errors.strip().endswith("--resume")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]  # neither results nor parts of them
-    done(*arguments(table, "table", out, "--checkpoint", folder, "--resume"))
+    done(*words, "--resume")
     assert (out / "model.joblib").exists()
 
 

@@ -39,6 +39,10 @@ def trained(tmp_path_factory):
     return train("rows", tmp_path_factory.mktemp("cli")).folder
 
 
+def test_what_commands_log_is_not_printed_beside_what_they_print():
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.app.cli").handlers)
+
+
 @pytest.mark.parametrize("column", ["age", "ward"])
 def test_a_column_without_values_is_told(trained, tmp_path, column):
     new, scores = tmp_path / "new.csv", ["--out", tmp_path / "scores.csv", "--force"]
@@ -467,17 +471,12 @@ def test_boosters_that_are_not_installed_are_named(monkeypatch):
         compare.choose_methods("sonx,trees")
 
 
-def options_of(command: str) -> set[str]:
-    return set(re.findall(r"--[a-z][a-z-]*", call(*command.split(), "--help").output))
-
-
 @pytest.mark.parametrize("command", ["fit", "evaluate", "predict", "compare", "example"])
-def test_every_option_in_the_docs_exists(command):
+def test_every_option_is_in_the_docs_and_no_other(command):
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    sections = re.split(r"^## ", page, flags=re.MULTILINE)
-    section = next(part for part in sections if part.startswith(f"`moreauc {command}`"))
-    named = set(re.findall(r"--[a-z][a-z-]*", section))
-    assert named == options_of(command) - {"--help"}
+    (section,) = re.findall(rf"^## `moreauc {command}`.*?(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL)
+    named, there = (set(re.findall(r"--[a-z][a-z-]*", text)) for text in (section, call(command, "--help").output))
+    assert named == there - {"--help"}
 
 
 def test_scores_are_predicted_without_the_library_of_figures():

@@ -144,29 +144,19 @@ def test_a_linear_model_is_a_scorecard(runs, tmp_path):
     assert scores_are_those_of_the_model(tmp_path / "run", run.data, run.case.table())
 
 
-def test_auto_shows_all_models_and_trees_stand_alone(runs, tmp_path):
-    run = runs("rows")
-    done(
-        "fit",
-        run.data,
-        "--target",
-        "state",
-        "--model",
-        "auto",
-        "--baselines",
-        "linear,trees",
-        "--out",
-        tmp_path / "run",
-    )
-    report, saved = read_report(tmp_path / "run"), load_model(tmp_path / "run")
+def test_auto_shows_all_models_and_trees_stand_alone(tmp_path):
+    frame, run = CASES["rows"].table(120), tmp_path / "run"
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    words = ["--target", "state", "--model", "auto", "--baselines", "linear,trees"]
+    done("fit", tmp_path / "data.csv", *words, "--out", run)
+    report, saved, page = read_report(run), load_model(run), (run / "report.html").read_text()
     assert isinstance(saved.model, TPAUCAuto) and "--model auto" in report["command"]
     used = list(saved.model.models_)
     alone = [f"{name} alone" for name in used] if len(used) > 1 else []
     assert [entry["title"] for entry in report["test"]] == ["TPAUCAuto", *alone, "TPAUCLinear", "TPAUCBooster"]
-    page = (tmp_path / "run" / "report.html").read_text()
     assert re.search(r"held out to choose by: linear [\d.]+ \(\w+", page)
     assert re.search(r"\d+ trees for the (log loss|loss over the region)", page)
-    assert scores_are_those_of_the_model(tmp_path / "run", run.data, run.case.table())
+    assert scores_are_those_of_the_model(run, tmp_path / "data.csv", frame)
 
 
 def test_instances_of_two_bags_are_shown(bag_run):
