@@ -18,11 +18,7 @@ _MOST_UNNUMBERED = 1_000_000  # largest number of groups inferred from ids: larg
 class Members(NamedTuple):
     """Entries of a checked data set, in the order of its rows; a row of several groups has one for each.
 
-    Attributes:
-        rows: row of each entry, shape `(E,)`.
-        ids: its group, shape `(E,)`.
-        num_rows: rows of the data set.
-        num_groups: groups there are, with rows or without.
+    Of entry `e`, `rows[e]` is its row and `ids[e]` its group. `num_groups` counts groups without rows, too.
     """
 
     rows: Numbers

@@ -16,10 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 class Parallel(NamedTuple):
     """How a model is spread over processes.
 
-    Attributes:
-        kind: the wrapper, as its users call it.
-        ranks: the processes that it takes the mean gradient over, by their numbers among all.
-        whole: whether these are all of them; where a mesh has several dimensions they are some of `ranks`.
+    `kind` is the wrapper, as its users call it. `ranks` are the processes that it takes the mean gradient over, by
+    their numbers among all; with `whole` these are all of them.
     """
 
     kind: str

@@ -1,10 +1,7 @@
 """What can be trained, by name: losses, kinds of model, baselines of other libraries, and what each is tuned over.
 
-The losses of a task:
-
-- `rows`: the loss of scores, from 0/1 labels and a region;
-- `bags`: the loss of instances, which it pools, from 0/1 labels of the bags and a region;
-- `groups`: the loss of scores of rows in groups, from the group of each row and the number of groups that count.
+The losses of a task are `rows`, of scores, from 0/1 labels and a region; `bags`, of instances, which they pool; or
+`groups`, of scores, from the group of each row and the number of groups that count.
 
 Nothing is imported before it is used: classes and functions are named by their places in this package.
 """

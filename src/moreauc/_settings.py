@@ -68,9 +68,7 @@ def settings_of(part: object) -> dict[str, object]:
 def texts_of(part: object, *, contents: bool = True) -> Texts:
     """Return the settings of a part as texts, with its type; nothing for None.
 
-    Args:
-        part: a loss, an optimizer, a scheduler, or the like.
-        contents: whether tensors are described by what they hold; their types and shapes alone cost less.
+    Without `contents` tensors are described by their types and shapes alone, which costs less.
 
     Example:
         >>> from moreauc.criteria import GroupDROLoss
@@ -87,7 +85,6 @@ def texts_of_network(model: nn.Module) -> Texts:
     """Return the settings of a model as texts.
 
     Where it does not answer itself these are the types of all modules in it, and their attributes that are plain data.
-    Objects are left out: a model may hold anything, its own configuration with paths and versions, for instance.
 
     Example:
         >>> texts_of_network(nn.Sequential(nn.Dropout(0.3)))
@@ -179,9 +176,7 @@ def _short(value: object) -> str:
 def text_of(value: object, *, contents: bool = True) -> str:
     """Return a text that is equal for equal values: the type and all that a value holds.
 
-    Args:
-        value: anything.
-        contents: as for :func:`texts_of`.
+    `contents` is as for :func:`texts_of`.
 
     Example:
         >>> from moreauc.core.surrogates import get_surrogate

@@ -33,9 +33,7 @@ _TURNS = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u
 def naming(path: str | Path, *, instead_of: Path | None = None) -> Iterator[None]:
     """Add the name of the file to errors of the system, which a full disk raises without one.
 
-    Args:
-        path: the file that is written.
-        instead_of: name of the temporary file, which is replaced by `path` in the error.
+    `instead_of` is the name of the temporary file, which is replaced by `path` in the error.
     """
     try:
         yield
@@ -51,11 +49,8 @@ def naming(path: str | Path, *, instead_of: Path | None = None) -> Iterator[None
 def written_whole(path: str | Path) -> Iterator[Path]:
     """Give a new name in the folder of `path` to write to, and rename that file to `path` at the end.
 
-    After an error the new file is gone and what was at `path` is as before. The name is random: two processes never
-    write to one file.
-
-    Raises:
-        OSError: if the file cannot be written; it names `path`.
+    After an error, which names `path`, the new file is gone and what was there is as before. The name is random: two
+    processes never write to one file.
 
     Example:
         >>> import tempfile
@@ -102,9 +97,8 @@ def sync_folder(folder: Path) -> None:
 class FileLock:
     """A lock on a file, held until it is released or this process ends.
 
-    The lock belongs to the process, not to the open file, which workers inherit: they may outlive a killed process by
-    some seconds, and the run must be able to resume meanwhile. Locks of this process are also listed, so that two runs
-    in it exclude each other. On systems without such locks there is none.
+    The lock belongs to the process, not to the open file, which workers inherit. Locks of this process are also listed,
+    so that two runs in it exclude each other. On systems without such locks there is none.
     """
 
     _held: ClassVar[WeakValueDictionary[tuple[int, int], FileLock]] = WeakValueDictionary()  # by device and inode
@@ -199,8 +193,7 @@ def show_as_written(texts: Iterable[Text]) -> None:
 def one_thread() -> Iterator[None]:
     """Let torch and NumPy use one thread inside, and as many as before afterwards.
 
-    Hundreds of short operations gain little by several threads, and on a busy machine these wait for each other many
-    times longer than they work.
+    On a busy machine several threads wait for each other many times longer than they work on short operations.
 
     Example:
         >>> import torch

@@ -1,9 +1,5 @@
 r"""Gradient-boosted trees for the two-way partial AUC: an objective and a metric for LightGBM and XGBoost.
 
-- :func:`tpauc_objective`: the loss over the region, of the whole training set, as a custom objective;
-- :func:`tpauc_metric`: the two-way partial AUC as evaluation metric, for early stopping;
-- :class:`~moreauc.TPAUCBooster`: a scikit-learn classifier that uses both.
-
 Neither library is imported here: the objective and the metric are plain functions of arrays.
 """
 

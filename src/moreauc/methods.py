@@ -39,8 +39,7 @@ def build(
         min_tpr: lower edge of the region, for rows and bags.
         max_fpr: upper edge of the region, for rows and bags.
         widen: how far the training region is widened towards the whole ROC square, in [0, 1]: 0 trains on the region
-            itself, 1 on the AUC. A narrow region depends on few rows and is sensitive to label noise; a wider one often
-            generalises better. Ignored by methods without a region.
+            itself, 1 on the AUC. Ignored by methods without a region.
         num_groups: number of groups; one more than the largest id by default.
         top_k: how many of the worst groups count, for methods that use it.
         sample_loss: loss of a row in a group: "logistic", "cross_entropy", "squared", "absolute", or a function.

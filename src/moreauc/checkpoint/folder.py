@@ -68,9 +68,8 @@ class Checkpoints:
     def load(self) -> dict[str, Any] | None:
         """Return the newest state that can be read, or None where there is no file at all.
 
-        A damaged file is skipped with a `CheckpointWarning`, and removed when the next one is saved.
-
-        If all files are damaged, or the newest intact one is of a newer version, there is a `CheckpointError`.
+        A damaged file is skipped with a `CheckpointWarning`. If all are damaged, or the newest intact one is of a newer
+        version, there is a `CheckpointError`.
         """
         errors: list[str] = []
         for path in reversed(self.files()):

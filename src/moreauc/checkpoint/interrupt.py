@@ -14,13 +14,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Interrupted(KeyboardInterrupt):
     """Raised when a signal stops a training run, after the run was saved.
 
-    Args:
-        number: the signal.
-        where: the position of the run, and where it was saved.
-
-    Attributes:
-        number: the signal.
-        exit_code: exit code for a command, 128 plus the number of the signal.
+    `number` is that of the signal, and `exit_code`, for a command, 128 more; `where` is the position of the run, and
+    where it was saved.
     """
 
     def __init__(self, number: int, where: str) -> None:
@@ -40,8 +35,7 @@ class SignalWatch:
     It works in the main thread only, since Python gives signals to that one, and not for ignored signals. Forked
     workers of a `DataLoader` ignore SIGINT, which a terminal sends to them too, and obey SIGTERM.
 
-    Attributes:
-        caught: the signal that came; None for none.
+    `caught` is the signal that came; None for none.
     """
 
     def __init__(self) -> None:

@@ -2,11 +2,9 @@
 
 Each kind of part has a function for its state, one that checks a saved state, and one that loads a checked state.
 
-Shards of a `fully_shard` model are saved whole, by `DTensor.full_tensor`, and spread again by `distribute_tensor`, so
-that any number of processes can load them. The functions of `torch.distributed.checkpoint.state_dict` give the same
-weights but do not fit here: `get_optimizer_state_dict` takes a step with an optimizer that has taken none, which runs
-the hooks of :class:`~moreauc.PreviousIterate`; and with `cpu_offload` only the first process has the weights, so that
-the others could not undo a load that failed.
+Shards of a `fully_shard` model are saved whole and spread again, so that any number of processes can load them. The
+functions of `torch.distributed.checkpoint.state_dict` do not fit here: `get_optimizer_state_dict` takes a step with an
+optimizer that has taken none, which runs the hooks of :class:`~moreauc.PreviousIterate`.
 """
 
 from __future__ import annotations

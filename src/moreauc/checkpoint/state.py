@@ -146,9 +146,7 @@ class RunState:
     def check(self, state: Mapping[str, Any]) -> None:
         """Check that a state belongs to a run like this one; change nothing.
 
-        Raises:
-            CheckpointError: for a state of another model, loss, optimizer or loader, of other labels, or of a run with
-                other settings; it names what differs.
+        A state of another model, loss, optimizer or loader, of other labels or settings is a `CheckpointError`.
         """
         try:
             self._check(state)

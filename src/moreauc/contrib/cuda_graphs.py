@@ -1,8 +1,7 @@
 r"""A whole training step as one CUDA graph, for models whose kernels take less time than their launches.
 
-Forward, previous forward, loss, backward and optimizer are recorded once and replayed for each batch: the host launches
-one graph instead of hundreds of kernels. In the graph the forward at :math:`w_{t-1}` runs beside that at :math:`w_t`,
-on parts of the GPU that a small batch leaves idle.
+The host launches one graph instead of hundreds of kernels. In the graph the forward at :math:`w_{t-1}` runs beside that
+at :math:`w_t`.
 """
 
 from __future__ import annotations

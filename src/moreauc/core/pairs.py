@@ -43,13 +43,9 @@ _TILE = {"cpu": 1 << 17, "cuda": 1 << 24}
 class Pairs(NamedTuple):
     r"""Positives, negatives, and how many negatives count.
 
-    Attributes:
-        positive: scores :math:`h_i`, shape `(B1,)`, at least float32, without gradient; in a padded batch some may be
-            repeats that get weight 0 later.
-        negative: scores :math:`h_j`, shape `(B2,)`, of the same type.
-        total: :math:`\beta` times the number (with weights, the sum) of the negatives, a number or a float64 tensor.
-        left_out: which entries of `negative` make no pair, shape `(B2,)`, bool; None for none.
-        weight: :math:`w_j` of the negatives, at least 0; None where each counts once. For :func:`cvar_and_vjp` only.
+    Scores have no gradient and one type, at least float32; in a padded batch some positives may be repeats that get
+    weight 0 later. `total` is :math:`\beta` times the number (with weights, the sum) of the negatives; `left_out` are
+    the entries of `negative` that make no pair, and `weight` is None where each counts once.
     """
 
     positive: Tensor
@@ -80,17 +76,9 @@ def cvar_over_negatives(
     All methods decide which pairs are active by the same floating point comparison, so the slopes are equal bit for
     bit. The sums differ by rounding. Whether scores are finite is for the caller to check.
 
-    Args:
-        positive: scores of the positives, shape `(B1,)`, differentiable.
-        negative: scores of the negatives, shape `(B2,)`, differentiable.
-        threshold: one per positive, shape `(B1,)`; no gradient flows to it.
-        surrogate: the loss :math:`\ell`.
-        max_fpr: :math:`\beta` in (0, 1].
-        method: "pairs", the `B1 x B2` matrix; "sorted", for the squared hinge, the hinge and the ramp; "tiles",
-            for any loss; "auto", the fastest that fits. Each can be differentiated once.
-
-    Returns:
-        `psi`, with gradient, and `slope`, without: shape `(B1,)`, the widest type of the inputs, at least float32.
+    `method` is "pairs", the `B1 x B2` matrix; "sorted", for the squared hinge, the hinge and the ramp; "tiles", for any
+    loss; "auto", the fastest that fits. Each can be differentiated once. Only `psi` carries a gradient; none flows to
+    the threshold. Both have the widest type of the inputs, at least float32.
 
     Example:
         >>> from moreauc.core.surrogates import SquaredHinge

@@ -18,9 +18,8 @@ exponentials below 0, where it has no logarithm. The paper leaves open what to d
 leave less than a tenth of what averaging alone gives is left out, in all components of the row alike: the row is then
 the plain average.
 
-**Levels.** Adding a number to all attention logits changes no score, so their level is arbitrary and drifts as the
-model learns: rows written at one level are then compared with instances at another. :meth:`Pooling.centered_logits`
-subtracts the mean logit of a batch; losses that use rows after their update do so.
+**Levels.** Adding a number to all attention logits changes no score, so their level drifts as the model learns.
+:meth:`Pooling.centered_logits` subtracts the mean logit of a batch; losses that use rows after their update do so.
 
 **Rows that lag.** The chain rule divides by the row: if the row is far below the present instances, the weight of an
 instance, :math:`e^a / v_2`, is huge. The row after its update contains these instances with weight :math:`\tau`.
@@ -58,10 +57,8 @@ class Pooling(ABC):
 
     Instances of several bags come in one tensor, with the number of the bag of each in `bag`, in [0, count).
 
-    Attributes:
-        name: what users call it.
-        columns: model outputs for each instance: 1, a tensor of shape `(T,)`; 2, score and attention logit `(T, 2)`.
-        dim: length of a row.
+    `name` is what users call it. `columns` are the model outputs for each instance: 1, or 2, score and attention logit.
+    `dim` is the length of a row.
     """
 
     name: ClassVar[str]

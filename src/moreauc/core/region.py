@@ -1,9 +1,8 @@
 r"""The loss over a region of the ROC square on a whole data set, and its gradient in the scores.
 
-For a non-decreasing loss the worst pairs of the region are those of the lowest-scored positives with the highest-scored
-negatives: :math:`\alpha = 1 -` `min_tpr` of the weight of the positives, :math:`\beta` = `max_fpr` of that of the
-negatives, the last one on either side with the fraction that is left. The objective, minimised over its thresholds,
-is then a weighted mean over pairs.
+For a non-decreasing loss the worst pairs of the region are those of the lowest-scored positives, :math:`\alpha = 1 -`
+`min_tpr` of their weight, with the highest-scored negatives, :math:`\beta` = `max_fpr` of theirs; the last one on
+either side counts in part. The objective, minimised over its thresholds, is then a weighted mean over pairs.
 """
 
 from __future__ import annotations

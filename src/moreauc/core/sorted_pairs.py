@@ -7,15 +7,13 @@ from prefix sums of :math:`1, h_j, h_j^2`, taken in float64.
 
 For :math:`(m + z)_+^d` scores are relative to the highest negative. Where a positive has an active negative at all,
 that one is active, and its term alone is as large as the numbers that cancel; so the relative error of a sum is at most
-its number of terms times rounding, whatever the range of the scores. Backward the lowest positive plays this part for
-the negatives that it reaches with a weight above 0; elsewhere the error is rounding relative to the scores' range, also
-where the highest negative has next to no weight.
+its number of terms times rounding. Backward the lowest positive plays this part for the negatives that it reaches with
+a weight above 0; elsewhere the error is rounding relative to the scores' range.
 
 For the ramp such numbers would cancel: its quadratic parts are as wide as the margin and lie anywhere in the range.
 There scores are relative to the middle of a cell, a few margins wide, of one of two grids half a cell apart; a positive
-takes the grid in which it lies near a middle, so that all negatives within the margin are in its cell. Differences of
-numbers so close are exact, so the error is the number of terms times rounding relative to the largest possible sum,
-whatever the range of the scores.
+takes the grid in which it lies near a middle. The error is the number of terms times rounding relative to the largest
+possible sum.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ r"""What a pair costs: links, which turn a raw score into :math:`h`, and pairwis
 A link is "sigmoid", :math:`h = 1 / (1 + e^{-x})`, the paper's; "identity", :math:`h = x`; or "standardized",
 :math:`h = x / \sigma`, with :math:`\sigma` the standard deviation (population formula) of the raw scores of the
 negatives at hand: of the batch in a loss, of the data set in an exact objective. No gradient flows through
-:math:`\sigma`. A margin is then in standard deviations, and the loss does not change with the scale of the model. The
-negatives are the larger class, so their spread is the steadier one.
+:math:`\sigma`. A margin is then in standard deviations, and the loss does not change with the scale of the model.
 
 A pairwise loss :math:`\ell(z)` is one of the score difference :math:`z = h_j - h_i`, negative minus positive. Every
 loss is one function of the violation :math:`v = m + z` with margin :math:`m`: large where the negative is scored above
@@ -36,12 +35,9 @@ class Surrogate(ABC):
 
     `margin` is :math:`m`, at least 0.
 
-    Attributes:
-        name: what :func:`get_surrogate` knows it by.
-        piecewise_polynomial: the degree :math:`d` where :math:`\ell` is a piecewise polynomial in `z`, else None.
-        non_decreasing: whether :math:`\ell` does not decrease in `z`.
-        lipschitz: the least upper bound of the slope's size; infinite where there is none.
-        weak_convexity: the least :math:`\rho \ge 0` for which :math:`\ell(z) + \rho z^2 / 2` is convex.
+    :func:`get_surrogate` knows it by its `name`. `piecewise_polynomial` is the degree where :math:`\ell` is a piecewise
+    polynomial in `z`, else None; `lipschitz` the least upper bound of the slope's size; `weak_convexity` the least
+    :math:`\rho \ge 0` for which :math:`\ell(z) + \rho z^2 / 2` is convex.
     """
 
     margin: float = 1.0

@@ -1,8 +1,5 @@
 r"""The per-block memory of the algorithms: one row for each block, visited a few at a time, and how a row moves.
 
-A visited row moves by a moving average or by the variance-reduced rule (MSVR), a pure function of the row, the value
-observed now and the value of the same samples at the previous iterate.
-
 A table is an `nn.Module` whose state is buffers, so checkpoints, `.to()`, copies and pickles carry it. The cost of a
 step depends on the visited rows only.
 """
@@ -140,18 +137,10 @@ class Table(nn.Module):
     iteration and the value it replaced. The table is never narrower than what it averages: it takes the wider of its
     own floating type and that of the values it meets or loads.
 
-    Args:
-        owner: class named in errors.
-        num_rows: number of rows :math:`n`.
-        dim: length of a row; None where rows are numbers, so that all shapes lack the last axis.
-        initial: a number for all rows, or one row for each; None to fill each row at its first visit.
-        keep_previous: keep what :meth:`previous` needs.
-        argument: what errors call `initial`.
-
-    Attributes:
-        values: the rows, shape `(num_rows, dim)`.
-        visited: which rows hold a value, shape `(num_rows,)`.
-        step: with `keep_previous`, the number of iterations done, a 0-d integer tensor.
+    `owner` and `argument` are what errors call the class and `initial`: a number for all rows, or one row for each;
+    None to fill each row at its first visit. `dim` is the length of a row; None where rows are numbers, so that all
+    shapes lack the last axis. `values` are the rows, and `visited` tells which of them hold a value; with
+    `keep_previous`, `step` is the number of iterations done.
     """
 
     values: Tensor

@@ -51,13 +51,9 @@ def composed(cls: type) -> str:
 class Step:
     """One iteration, computed and not written yet.
 
-    Attributes:
-        value: the loss, shape `()`; with its graph where `gradient` is None.
-        source: what the gradient is in, with its graph.
-        gradient: the gradient in `source`, known already; None where autograd is to find it.
-        gate: what :func:`enter` returned for a loss that autograd differentiates; None elsewhere.
-        finite: what must be finite, by the names errors give it.
-        write: end the iteration; where its argument, a flag of shape `()`, is True, nothing changes.
+    `value` has its graph where `gradient`, that in `source`, is None, so that autograd is to find it; `gate` is then
+    what :func:`enter` returned. `finite` is what must be finite, by the names errors give it. `write` ends the
+    iteration; where its argument, a flag on the device, is True, nothing changes.
     """
 
     value: Tensor

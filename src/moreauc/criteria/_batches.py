@@ -203,10 +203,8 @@ def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: object, 
 class Instances(NamedTuple):
     """Instances of a batch of bags.
 
-    Attributes:
-        values: model outputs, shape `(T,)` or `(T, 2)`, at least float32, with gradient.
-        bag: place in the batch of each instance's bag, shape `(T,)`, on the device of the values.
-        number: number of bags.
+    `values` are model outputs, shape `(T,)` or `(T, 2)`, with gradient, and `bag` the place in the batch of each
+    instance's bag. `number` counts the bags.
     """
 
     values: Tensor
@@ -269,15 +267,10 @@ class Members(NamedTuple):
     Compact, `present` lists each group once. Padded, group ids list the group of every sample, and memberships list all
     groups, those absent standing for a present one.
 
-    Attributes:
-        present: numbers of groups, shape `(P,)`.
-        sizes: entries of each, at least 1, shape `(P,)`.
-        number: different groups in the batch, at least 1; padded: a float64 tensor, shape `()`.
-        sample: number of the sample of each entry, shape `(E,)`; None where entries are `matrix`.
-        place: place of its group in `present`, shape `(E,)`.
-        total: number of groups of the loss where `present` may repeat a group; 0 where it does not.
-        matrix: which samples belong to which group of `present`, shape `(B, P)`, padded memberships only.
-        here: which of `present` stand for themselves, shape `(P,)`, likewise.
+    `sizes` are the entries of each, and `number` the different groups in the batch; padded: a float64 tensor. Of each
+    entry, shape `(E,)`, `sample` is the number of its sample (None where entries are `matrix`), `place` the place of
+    its group in `present`. `total` is the number of groups of the loss where `present` may repeat a group, else 0.
+    `matrix`, shape `(B, P)`, and `here`, which of `present` stand for themselves, are those of padded memberships.
     """
 
     present: Tensor

@@ -1,10 +1,9 @@
 r"""Checks of the values of a call: at once, or noted on the device and raised by a later call.
 
 Reading a device value forces a synchronization, which would cost more than the loss. So a call on a GPU, or in compiled
-code, compares on the device and keeps flags. A batch with a flag changes no state, has the value NaN and the gradient
-0; the number of the call is kept in a small buffer. That buffer is copied to the host without waiting, and the error is
-raised by the first later call that finds it arrived, by `state_dict()`, or by `check()`, which waits. A gradient of 0
-does not save a model that computed NaN: inside it 0 times NaN is NaN.
+code, keeps flags on the device. A batch with a flag changes no state, has the value NaN and the gradient 0. The number
+of the call is copied to the host without waiting, and the error is raised by the first later call that finds it, by
+`state_dict()`, or by `check()`, which waits.
 """
 
 from __future__ import annotations

@@ -42,10 +42,8 @@ class AUCMinMaxLoss(PairCriterion):
         dual_lr: step size of :math:`a, b, \theta`, at least 0. A plain attribute: a schedule may change it.
 
     Attributes:
-        a: tracks the mean of the positives, a 0-d tensor; it starts at 0.
-        b: tracks the mean of the negatives, likewise.
+        a, b: track the means of the positives and of the negatives, 0-d tensors; they start at 0.
         theta: dual variable, at least 0, likewise.
-        positive_rate: :math:`p`.
 
     Example:
         >>> criterion = AUCMinMaxLoss(torch.tensor([0, 1]), link="identity", dual_lr=1.0)

@@ -1,7 +1,5 @@
 r"""The two-level loss for functions the user brings (FCCO, solved by SONX).
 
-The loss owns the table; the weights are moved by any `torch.optim` optimizer.
-
 Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023.
 """
 

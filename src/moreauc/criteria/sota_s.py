@@ -37,8 +37,8 @@ class SOTAsLoss(PairCriterion):
         G_t &= \frac1{B_1 B_2} \sum_{i \in B_1} \sum_{j \in B_2}
             \frac{u_{i,t}^{\lambda / \lambda' - 1} e^{\ell(h_j - h_i) / \lambda}}{v_t} \nabla \ell(h_j - h_i)
 
-    Rows and :math:`v` take their first observed value at the first visit. The value returned is
-    :math:`\lambda' \log v_t`. In `eval()` mode a call returns :math:`F` of the batch and changes nothing.
+    Rows and :math:`v` start at their first observed value. The value returned is :math:`\lambda' \log v_t`. In `eval()`
+    mode a call returns :math:`F` of the batch and changes nothing.
 
     The gradient uses both averages **after** their update, unlike :class:`~moreauc.TPAUCLoss` (SONX), which takes the
     row before. LibAUC, its authors' library, documents :math:`u_{i,t-1}` in the last two lines, but its code uses

@@ -1,7 +1,5 @@
 r"""The three-level loss for functions the user brings (TCCO, solved by SONT).
 
-The loss owns the tables; the weights are moved by any `torch.optim` optimizer.
-
 Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023.
 """
 

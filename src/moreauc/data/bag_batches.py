@@ -27,9 +27,8 @@ _STREAM = 1  # keeps these random numbers apart from those that choose bags by t
 class BagInputs(NamedTuple):
     """Inputs of a batch of bags.
 
-    Attributes:
-        instances: instances of all bags of the batch, shape `(T, ...)`.
-        bag: position in the batch of each instance's bag, int64 of shape `(T,)`.
+    `instances` are those of all bags of the batch, shape `(T, ...)`, and `bag` holds the position in the batch of each
+    instance's bag, int64 of shape `(T,)`.
     """
 
     instances: Tensor

@@ -33,11 +33,8 @@ Labels = Tensor | Sequence[int] | NDArray[np.generic]
 class Bags(ABC):
     """Labelled bags of instances.
 
-    A subclass sets the two attributes and implements :meth:`instances`.
-
-    Attributes:
-        labels: 0/1 labels of the bags, int64 of shape `(n,)`, on the CPU.
-        sizes: instances of each bag, int64 of shape `(n,)`, at least 1.
+    A subclass implements :meth:`instances`, and sets `labels`, 0/1, and `sizes`, at least 1, of the bags: int64 of
+    shape `(n,)`, on the CPU.
     """
 
     labels: Tensor

@@ -220,11 +220,8 @@ def _intercept(score: NDArray[np.float64], rate: float) -> float:
 class DigitBags:
     """Bags of digits in three parts that share no image, and their contents.
 
-    Attributes:
-        train, validation, test: the bags of each part.
-        target: the digit that makes a bag positive.
-        images: for each part the row of each instance in scikit-learn's `load_digits()`, bag after bag, int64.
-        digits: for each part the digit of each instance, in the same order, int64.
+    `train`, `validation` and `test` are the parts, and `target` is the digit that makes a bag positive. For each part,
+    bag after bag, `images` has the row of each instance in scikit-learn's `load_digits()`, and `digits` its digit.
     """
 
     train: FlatBags

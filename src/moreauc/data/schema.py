@@ -1,9 +1,8 @@
 """The columns of a table, each described once: its kind, how later values of it are read, and what is refused.
 
-A schema is made of the table to learn from: of a file's by :func:`learn_file`, of a DataFrame by :func:`learn_frame`.
-These return a :class:`TypedFrame`, which keeps its schema, so that nothing that takes one looks at the columns again;
-:meth:`Schema.match` and :meth:`Schema.read` do the same for later tables. Every error names the column, a value with
-its row, and the remedy. Rows are counted from 1, the first one below the header.
+A schema is made of the table to learn from, a file's by :func:`learn_file`, a DataFrame by :func:`learn_frame`; these
+return a :class:`TypedFrame`, which keeps its schema. :meth:`Schema.match` and :meth:`Schema.read` do the same for later
+tables. Every error names the column, a value with its row, counted from 1, and the remedy.
 """
 
 from __future__ import annotations
@@ -283,9 +282,7 @@ def learn_file(frame: pd.DataFrame, *, source: str = "table") -> TypedFrame:
 def learn_frame(owner: str, frame: pd.DataFrame) -> TypedFrame:
     """Return the columns of a DataFrame given to the class `owner`; bool, string and category columns hold texts.
 
-    Raises:
-        TableError: for columns of other types, and of several; for infinities, integers that floats cannot tell apart,
-            and texts that are numbers or dates.
+    Columns of other types, infinities, and texts that are numbers or dates are a `TableError`.
     """
     if isinstance(frame, TypedFrame) and frame._schema is not None and frame._schema.fits(frame):
         return frame

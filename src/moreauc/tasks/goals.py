@@ -161,9 +161,8 @@ class EpochChoice:
 def shrunk_group_losses(losses: Floats, groups: Codes) -> Floats:
     r"""Return the mean loss of each group that has rows, shrunk towards that of all rows by its uncertainty.
 
-    The largest of several noisy means overestimates the worst group: a network that has learnt nothing has the same
-    loss in all groups and looks better than one that has learnt, though no group does worse with the latter. So the
-    mean :math:`\bar\ell_k` of :math:`n_k` rows becomes
+    The largest of several noisy means overestimates the worst group. So the mean :math:`\bar\ell_k` of :math:`n_k` rows
+    becomes
 
     .. math:: \bar\ell + \frac{T}{T + S / n_k} (\bar\ell_k - \bar\ell)
 

@@ -150,25 +150,19 @@ class _Partial(TypedDict):
 class TrainState:
     """The state of a run of :func:`moreauc.train.fit`. Callbacks read it and may set `stop`.
 
-    `loader` has the batches for training, which `position` counts.
-
     Attributes:
         model: the model in training.
         criterion: the loss of the current phase.
         optimizer: the optimizer of the current phase.
-        position: the position in the training loader.
-        phase: "warm start" or "train".
-        epochs: number of epochs of this phase.
-        epoch: number of the current epoch in its phase, from 0.
-        step: number of the current step in its epoch, from 0.
+        loader: batches for training, which `position` counts.
+        phase: "warm start" or "train"; `epochs` is the number of its epochs.
+        epoch: number of the current epoch in its phase, from 0, and `step` that of the step in it.
         steps: steps of an epoch, or None where the loader has no length.
-        loss: loss of the last step, a 0-d tensor without gradient.
+        loss: loss of the last step, a 0-d tensor without gradient; `total` is their sum in the current epoch.
         history: one row for each finished epoch.
-        stop: set to True to end the run after the current epoch.
-        done: whether the run is complete.
+        stop: set to True to end the run after the current epoch; `done` tells whether the run is complete.
         epochs_before: epochs of earlier phases; they are included in the loader's epoch number.
         steps_done: steps of the whole run.
-        total: sum of the losses of the current epoch.
         lr: learning rate at the beginning of the current epoch.
         started: time at which the current epoch began, less the time between an interruption and its resumption.
         previous: the model at its previous weights, where the loss needs it.
