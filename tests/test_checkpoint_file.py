@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from interruptions import same
+from torch import nn
 
 import moreauc.checkpoint.file as module
 from moreauc.checkpoint import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
@@ -36,21 +37,17 @@ def forged(payload: bytes, version: int = module.VERSION) -> bytes:
 
 
 def test_what_is_saved_comes_back(tmp_path):
+    """Numbers of NumPy become plain, and weights lose their gradient."""
     state = {
         **{**STATE, "none": None, "pair": (1, "x"), "big": 2**200, "bytes": b"\x00\xff"},
         **{"half": torch.ones(3, dtype=torch.half), "same": [torch.ones(2)] * 2},
         **{"ordered": OrderedDict(b=1, a=2), "counts": Counter({3: 2}), "empty": {}, "flags": {True, False}},
         **{"whole": torch.tensor(3), "bool": torch.tensor([True]), 5: "number", "type": torch.float16},
     }
-    save_checkpoint(tmp_path / "new" / "folder" / "a.checkpoint", state)
-    assert same(load_checkpoint(tmp_path / "new" / "folder" / "a.checkpoint"), state) == []
-
-
-def test_numbers_of_numpy_become_plain_and_weights_lose_their_gradient(tmp_path):
-    weights = torch.nn.Parameter(torch.ones(2))
-    save_checkpoint(tmp_path / "a", {"score": np.float64(0.5), "count": np.int64(3), "weights": weights})
-    found = load_checkpoint(tmp_path / "a")
-    assert same(found, {"score": 0.5, "count": 3, "weights": torch.ones(2)}) == []
+    changed = {"score": np.float64(0.5), "count": np.int64(3), "weights": nn.Parameter(torch.ones(2))}
+    save_checkpoint(tmp_path / "new" / "folder" / "a.checkpoint", {**state, **changed})
+    found = load_checkpoint(tmp_path / "new" / "folder" / "a.checkpoint")
+    assert same(found, {**state, "score": 0.5, "count": 3, "weights": torch.ones(2)}) == []
     assert not found["weights"].requires_grad
 
 
@@ -103,22 +100,19 @@ def damaged(whole: bytes, kind: str, draws: random.Random) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("cut", 100), ("flip", 80), ("header", 60), ("longer", 20)])
+@pytest.mark.parametrize(("kind", "count"), [("cut", 60), ("flip", 60), ("header", 60), ("longer", 20)])
 def test_every_damage_is_refused_with_a_message(tmp_path, kind, count):
-    """260 files: cut at random places, bits flipped anywhere or in the header, bytes added."""
+    """Files cut at random places, bits flipped anywhere or in the header, bytes added."""
     path = tmp_path / "a.checkpoint"
     save_checkpoint(path, STATE)
     whole, draws = path.read_bytes(), random.Random(kind)
-    words = set()
     for _ in range(count):
         broken = damaged(whole, kind, draws)
         if broken == whole:  # two flips of one bit
             continue
         path.write_bytes(broken)
-        with pytest.raises(DamagedCheckpointError, match=r"load_checkpoint: .*a.checkpoint must .*, got ") as caught:
+        with pytest.raises(DamagedCheckpointError, match=r"a.checkpoint must .*(cut short|altered|something else)$"):
             load_checkpoint(path)
-        words.add(str(caught.value).rpartition(": ")[2])
-    assert words <= {"cut short", "altered", *{word for word in words if "moreauc" in word}}
 
 
 def torch_bytes(state):
@@ -294,26 +288,15 @@ def full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("where", ["first bytes", "middle", "end", "fsync", "replace", "interrupt"])
+@pytest.mark.parametrize("where", ["fsync", "replace", "interrupt"])
 def test_after_a_failure_the_old_file_is_there_and_nothing_else(tmp_path, monkeypatch, where):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(STATE)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    if where in ("fsync", "replace"):
-        monkeypatch.setattr(os, where, full_disk)
-    elif where == "interrupt":
+    if where == "interrupt":
         monkeypatch.setattr(os, "replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
     else:
-        room = {"first bytes": 0, "middle": 900, "end": 2000}[where]
-        write = module._Hashed.write
-
-        def limited(self, data):
-            if self.size + len(data) > room:
-                self.error = self.error or OSError(errno.ENOSPC, "No space left on device")
-                raise self.error
-            return write(self, data)
-
-        monkeypatch.setattr(module._Hashed, "write", limited)
+        monkeypatch.setattr(os, where, full_disk)
     with pytest.raises(KeyboardInterrupt if where == "interrupt" else OSError) as caught:
         checkpoints.save(STATE)
     assert where == "interrupt" or caught.value.errno == errno.ENOSPC
@@ -341,30 +324,23 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, room):
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_the_last_two_are_kept_and_numbers_go_on(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    for epoch in range(4):
-        assert checkpoints.save({"epoch": epoch}) == tmp_path / f"run-{epoch:08d}.checkpoint"
-    assert [path.name for path in checkpoints.files()] == ["run-00000002.checkpoint", "run-00000003.checkpoint"]
-    again = Checkpoints(tmp_path, keep=1)
-    assert again.load() == {"epoch": 3}
-    again.save({"epoch": 4})
-    assert [path.name for path in again.files()] == ["run-00000004.checkpoint"]
-
-
-def test_the_new_one_is_there_before_an_old_one_goes(tmp_path, monkeypatch):
-    checkpoints = Checkpoints(tmp_path)
-    for epoch in range(2):
-        checkpoints.save({"epoch": epoch})
-    seen, unlink = [], Path.unlink
+def test_the_last_two_are_kept_and_the_new_one_is_there_before_an_old_one_goes(tmp_path, monkeypatch):
+    checkpoints, seen, unlink = Checkpoints(tmp_path), [], Path.unlink
 
     def record(self, missing_ok=False):
         seen.append((self.name, sorted(path.name for path in tmp_path.iterdir())))
         unlink(self, missing_ok=missing_ok)
 
+    names = [f"run-{epoch:08d}.checkpoint" for epoch in range(5)]
     monkeypatch.setattr(Path, "unlink", record)
-    checkpoints.save({"epoch": 2})
-    assert seen == [("run-00000000.checkpoint", [f"run-0000000{number}.checkpoint" for number in range(3)])]
+    for epoch in range(4):
+        assert checkpoints.save({"epoch": epoch}) == tmp_path / names[epoch]
+    assert seen == [(names[0], names[:3]), (names[1], names[1:4])]
+    assert [path.name for path in checkpoints.files()] == names[2:4]
+    again = Checkpoints(tmp_path, keep=1)
+    assert again.load() == {"epoch": 3}
+    again.save({"epoch": 4})
+    assert [path.name for path in again.files()] == names[4:]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89moreauc\r\n", b"something else that is longer than a header" * 3])
@@ -378,14 +354,9 @@ def test_a_damaged_newest_file_is_skipped_with_a_warning(tmp_path, content):
     checkpoints.save({"epoch": 2})  # the sound one stays until there are two others
     assert [path.name for path in checkpoints.files()] == ["run-00000001.checkpoint", "run-00000003.checkpoint"]
     assert checkpoints.load() == {"epoch": 2}
-
-
-def test_where_all_are_damaged_nothing_is_loaded(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    for epoch in range(2):
-        path = checkpoints.save({"epoch": epoch})
-        path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DamagedCheckpointError, match=r"00000001.*cut short.*00000000.*cut short; no other checkpoint"):
+    for path in checkpoints.files():
+        path.write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=r"00000003.*; .*00000001.*; no other checkpoint"):
         checkpoints.load()
 
 

@@ -59,10 +59,19 @@ def epochs_of(make, count):
 def test_passes_are_the_epochs_of_the_sampler(make):
     expected = epochs_of(make, 3)
     loader = ResumableLoader(make())
-    assert [as_lists(loader) for _ in range(3)] == expected and expected[0] != expected[1]
-    assert (loader.epoch, loader.step, len(loader)) == (3, 0, len(expected[0]))
+    done = [loader.epochs_done]
+    for epoch in range(3):
+        batches = []
+        for batch in loader:
+            done.append(loader.epochs_done)
+            batches.append(batch)
+        assert as_lists(batches) == expected[epoch]
+    assert expected[0] != expected[1] and done == [0] + [epoch for epoch in range(3) for _ in expected[0]]
+    assert (loader.epoch, loader.step, len(loader), loader.epochs_done) == (3, 0, len(expected[0]), 3)
     loader.set_epoch(1)
-    assert as_lists(loader) == expected[1]
+    batches = iter(loader)
+    loader.set_epoch(2)  # after the iterator was made
+    assert as_lists(batches) == expected[2]
 
 
 @pytest.mark.parametrize("make", LOADERS)
@@ -84,14 +93,6 @@ def test_a_new_loader_resumes_where_another_stopped(make, step, told):
     rest = expected[1][step:] or expected[2]
     assert as_lists(unused) == rest
     assert as_lists(second) == (expected[2] if step < 4 else epochs_of(make, 4)[3])
-
-
-def test_the_epoch_can_be_set_after_the_iterator_was_made():
-    expected = epochs_of(tensors, 3)
-    loader = ResumableLoader(tensors())
-    batches = iter(loader)
-    loader.set_epoch(2)
-    assert as_lists(batches) == expected[2]
 
 
 def test_an_unfinished_pass_is_resumed_unless_an_epoch_is_set():
@@ -117,10 +118,12 @@ def test_it_begins_at_the_position_of_the_sampler_or_another():
     inner.sampler.set_position(5, 2)
     assert as_lists(ResumableLoader(inner)) == expected[5][2:]
     loader = ResumableLoader(tensors())
+    loader.set_position(4, 4)
+    assert loader.epochs_done == 5
     loader.set_position(4, 3)
     assert as_lists(loader) == expected[4][3:]
     assert as_lists(ResumableLoader(ResumableLoader(tensors()))) == expected[0]
-    with pytest.raises(ValueError, match=r"PosNegSampler: step must lie in \[0, 4\], got 5"):
+    with pytest.raises(ValueError, match=r"PosNegSampler: step .* got 5"):
         loader.set_position(0, 5)
     assert (loader.epoch, loader.step) == (5, 0)
 
@@ -156,9 +159,9 @@ def drawn(loader):
 
 def test_workers_draw_other_numbers_in_each_epoch_and_the_same_ones_again():
     loader, before = noise(), torch.get_rng_state()
-    epochs = [drawn(loader) for _ in range(3)]
+    epochs = [drawn(loader) for _ in range(2)]
     for kind in range(3):
-        assert len({value for epoch in epochs for value in epoch[:, kind].tolist()}) == 3 * 24  # none comes twice
+        assert len({value for epoch in epochs for value in epoch[:, kind].tolist()}) == 2 * 24  # none comes twice
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(5)  # whatever the rest of the program draws
     again = noise()
@@ -166,29 +169,16 @@ def test_workers_draw_other_numbers_in_each_epoch_and_the_same_ones_again():
     assert torch.equal(drawn(again), epochs[1])
     again.set_position(1, 2)
     rest = drawn(again)  # of the middle of an epoch: new numbers, the same ones each time
-    assert not set(rest[:, 0].tolist()) & set(epochs[1][:, 0].tolist())
     again.set_position(1, 2)
-    assert torch.equal(drawn(again), rest)
+    assert torch.equal(drawn(again), rest) and not set(rest[:, 0].tolist()) & set(epochs[1][:, 0].tolist())
 
 
 def test_workers_draw_by_the_seed_of_the_sampler_or_another_and_by_process():
-    loaders = [noise(), noise(seed=1), noise(seed=1, world_size=2), noise(seed=1, world_size=2, rank=1)]
-    first = [drawn(loader)[0, 0].item() for loader in loaders]
-    assert first[1] == first[2] and len(set(first)) == 3
-    chosen = ResumableLoader(noise(seed=5).loader, seed=1)
-    assert drawn(chosen)[0, 0].item() == first[1]
-    with pytest.raises(ValueError, match="ResumableLoader: seed must be an integer of at least 0, got -1"):
+    loaders = [noise(), noise(seed=1, world_size=2), noise(seed=1, world_size=2, rank=1)]
+    first = [drawn(loader)[0, 0].item() for loader in (*loaders, ResumableLoader(noise(seed=5).loader, seed=1))]
+    assert len(set(first[:3])) == 3 and first[3] == first[1]
+    with pytest.raises(ValueError, match="ResumableLoader: seed"):
         ResumableLoader(tensors(), seed=-1)
-
-
-def test_epochs_done():
-    loader = ResumableLoader(tensors())
-    done = [loader.epochs_done]
-    for _ in range(2):
-        done += [loader.epochs_done for _ in loader]
-    assert done == [0, 0, 0, 0, 1, 1, 1, 1, 2] and loader.epochs_done == 2
-    loader.set_position(3, 4)
-    assert loader.epochs_done == 4
 
 
 class Bare:
@@ -212,9 +202,6 @@ def test_samplers_of_others():
     def make():
         return ResumableLoader(TensorBatches(X, Y, Bare()))
 
-    for state, name in (({}, "epoch"), ({"epoch": 1}, "step"), ({"epoch": 1, "step": -1}, "step")):
-        with pytest.raises(ValueError, match=f"^ResumableLoader: {name} must be an integer"):
-            make().load_state_dict(state)
     loader = make()
     list(loader)
     batches = iter(loader)
@@ -222,37 +209,28 @@ def test_samplers_of_others():
     assert loader.state_dict() == {"epoch": 1, "step": 1}
     other = make()
     other.load_state_dict(loader.state_dict())
+    for state, name in ((None, "state"), ([("epoch", 1)], "state"), ({}, "epoch"), ({"epoch": 1, "step": -1}, "step")):
+        with pytest.raises(ValueError, match=f"^ResumableLoader: {name}"):
+            other.load_state_dict(state)
+    assert (other.epoch, other.step) == (1, 1)
     assert [index.tolist() for _, _, index in other] == [[1, 1], [1, 2]]
 
 
-@pytest.mark.parametrize("state", [None, 3, "epoch", [("epoch", 1), ("step", 1)]])
-@pytest.mark.parametrize("make", [*LOADERS, lambda: TensorBatches(X, Y, Bare())])
-def test_states_of_the_wrong_kind_are_refused(make, state):
-    loader = ResumableLoader(make())
-    loader.set_position(1, 2)
-    with pytest.raises(ValueError, match=r"^ResumableLoader: state must be a dictionary, got "):
-        loader.load_state_dict(state)
-    assert (loader.epoch, loader.step) == (1, 2)
-
-
 def test_errors():
-    with pytest.raises(ValueError, match="ResumableLoader: loader must be an iterable over batches, got int"):
-        ResumableLoader(3)
-    message = r"loader must have a sampler with set_position, as those of moreauc\.samplers, got "
-    sampler = BagSampler([[0, 1]])
     data = SampledBags(BAGS, instances_per_bag=1)
     for loader in (
+        3,
         [1, 2],
         TensorBatches(X, Y),
         DataLoader(TensorDataset(X), batch_size=2),
-        DataLoader(data, batch_sampler=sampler, collate_fn=collate_bags),
+        DataLoader(data, batch_sampler=BagSampler([[0, 1]]), collate_fn=collate_bags),
     ):
-        with pytest.raises(ValueError, match=message + type(loader).__name__):
+        with pytest.raises(ValueError, match=f"ResumableLoader: loader .* got {type(loader).__name__}"):
             ResumableLoader(loader)
     loader = ResumableLoader(TensorBatches(X, Y, ShuffledSampler(24, batch_size=5)))
     other = ResumableLoader(TensorBatches(X, Y, ShuffledSampler(24, batch_size=6)))
-    with pytest.raises(ValueError, match="ShuffledSampler: state must have batch_size 6, as this sampler, got 5"):
+    with pytest.raises(ValueError, match="ShuffledSampler: state must have batch_size 6"):
         other.load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="ResumableLoader: epoch must be an integer"):
+    with pytest.raises(ValueError, match="ResumableLoader: epoch"):
         loader.set_epoch(-1)
     assert repr(loader).endswith("epoch 0, step 0")
