@@ -93,10 +93,6 @@ def work(rank: int, world: int, folder_name: str) -> None:
     folder = Path(folder_name)
     dist.init_process_group("gloo", f"file://{folder}/meet-{world}", rank=rank, world_size=world)
     place: dict[str, Any] = {"rank": rank, "world": world}
-    if world == 1:
-        torch.save(sharded(folder, place), folder / "1-0.pt")
-        dist.destroy_process_group()
-        return
     here = folder / f"{world}-cut"
     found: dict[str, Any] = {"whole": train(None, dropout=DROPOUT, **place)}
     cut(here, 1, 2, dropout=DROPOUT, **place)
@@ -111,6 +107,8 @@ def work(rank: int, world: int, folder_name: str) -> None:
     if world == 2:
         found["signal"], found["signalled"] = signalled(folder / "signal", place)
         found |= sharded(folder, place)
+    else:  # what two processes have saved
+        found["sharded from two"] = train(folder / "sharded", sharded=True, **place)
     found["refused"] = refused(here, place)
     dist.barrier()
     found["files"] = sorted(path.name for path in here.iterdir())
@@ -119,22 +117,18 @@ def work(rank: int, world: int, folder_name: str) -> None:
 
 
 def sharded(folder: Path, place: dict[str, Any]) -> dict[str, Any]:
-    """Save and resume runs of `fully_shard`, in two processes also what one has saved."""
-    world, options = place["world"], {**place, "sharded": True}
+    """Save and resume runs of `fully_shard`, and save one for another number of processes."""
+    options = {**place, "sharded": True}
     found: dict[str, Any] = {
         "whole sharded": train(None, dropout=DROPOUT, **options),
         "plain sharded": train(None, **options),
     }
-    here = folder / f"{world}-cut-sharded"
+    here = folder / "cut-sharded"
     cut(here, 1, 2, dropout=DROPOUT, **options)
     found["cut sharded"] = train(here, dropout=DROPOUT, **options)
     found["again sharded"] = train(here, dropout=DROPOUT, **options)
-    if world == 1:
-        cut(folder / "sharded", 1, 2, **options)
-    else:
-        found["sharded from one"] = train(folder / "sharded", **options)
-    found |= sharded_state()
-    return found
+    cut(folder / "sharded", 1, 2, **options)
+    return found | sharded_state()
 
 
 def sharded_state() -> dict[str, Any]:

@@ -190,7 +190,7 @@ def compiled_loss(place: tuple[int, int]) -> dict[str, list[Tensor]]:
 
 
 def wrong_models(place: tuple[int, int], folder: Path) -> dict[str, str]:
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.fsdp import fully_shard
 
     batches, plain = parts(place), plain_loss()
     alone = [dist.new_group([rank]) for rank in range(place[1])][place[0]]
@@ -198,7 +198,6 @@ def wrong_models(place: tuple[int, int], folder: Path) -> dict[str, str]:
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     mesh = dist.device_mesh.init_device_mesh("cpu", (1, place[1]), mesh_dim_names=("copies", "shards"))
     hybrid = fully_shard(network(), mesh=mesh)
-    older = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
     uneven = TensorBatches(X, LABELS, [[0, 5], [1]] if place[0] else [[2]])
     return {
         "bare": message_of(fit, network(), loss(), batches),
@@ -207,7 +206,6 @@ def wrong_models(place: tuple[int, int], folder: Path) -> dict[str, str]:
         "other group": message_of(fit, DistributedDataParallel(network(), process_group=alone), loss(), batches),
         "loss of one": message_of(fit, wrapped, loss(group=alone), batches),
         "hybrid": message_of(exchange_of, "fit", hybrid, loss()),
-        "older": message_of(exchange_of, "fit", older, plain),
         "step": message_of(train_step, wrapped, plain, optimizer, next(iter(batches))),
         "uneven": message_of(predict_scores, sharded(), uneven),
     }
@@ -219,12 +217,10 @@ def wrong_lengths(place: tuple[int, int]) -> dict[str, str]:
     model = DistributedDataParallel(network())
     return {
         "known": message_of(fit, model, loss(), shorter if last else batches),
-        "warm start": message_of(fit, model, loss(), shorter if last else batches, warm_start_epochs=1),
         "validation": message_of(
             fit, sharded(), loss(), batches, validation=TensorBatches(X, LABELS, [[0, 1]] * (2 if last else 3))
         ),
         "unknown": message_of(fit, model, loss(), Short(batches, 3) if last else batches),
-        "validated": message_of(fit, model, loss(), Short(batches, 3) if last else batches, validation=VALIDATION),
     }
 
 
@@ -283,7 +279,6 @@ def wrong_samplers(place: tuple[int, int]) -> dict[str, str]:
             train_by, DistributedBatchSampler(ShuffledSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1
         ),
         "epoch": message_of(train_by, forgetful, 2),
-        "size": message_of(train_by, PosNegSampler(LABELS, num_positives=2, num_negatives=4 + rank, **split), 1),
         "fit": message_of(fit, model, loss(0.0), TensorBatches(X, LABELS, dealt), epochs=1),
         "own rows": message_of(train_by, PosNegSampler(LABELS[own], **sizes, seed=3 + rank), 2, own),
         "same": message_of(
@@ -296,7 +291,6 @@ def wrong_parts(place: tuple[int, int]) -> dict[str, Any]:
     rank, world = place
     index = torch.arange(rank, ROWS, world)
     model = network()
-    columns = nn.Linear(4, 3).double()
     everything = TensorBatches(X, LABELS.float(), [list(range(ROWS))] if rank == 0 else [])
     none = TensorBatches(X, LABELS, [])
     scores = X[index, 0].to_sparse() if rank else X[index, 0]
@@ -304,7 +298,6 @@ def wrong_parts(place: tuple[int, int]) -> dict[str, Any]:
     many = {f"part {number}": X[index, 0] for number in range(17)}
     return {
         "rows of one": predict_scores(model, everything),
-        "columns of one": predict_scores(columns, everything),
         "no rows": message_of(predict_scores, model, none),
         "no numbers": message_of(predict_scores, model, [(X, LABELS)] if rank else everything),
         "sparse": message_of(made, scores, LABELS[index], index),
@@ -321,19 +314,6 @@ def tensors_of_first(rank: int) -> list[Tensor]:
     found = [value if rank == 0 else torch.zeros_like(value) for value in whole]
     Exchange("test").broadcast(found)
     return found
-
-
-def side_groups() -> int:
-    """Return how many groups are made for many exchanges, where the group is for GPUs only."""
-    made, new_group, config = [], dist.new_group, dist.get_backend_config
-    dist.new_group = lambda *args, **kwargs: made.append(new_group(*args, **kwargs)) or made[-1]
-    dist.get_backend_config = lambda group: "cuda:nccl"
-    try:
-        for _ in range(3):
-            assert all(Exchange("test").gather_objects(True))
-    finally:
-        dist.new_group, dist.get_backend_config = new_group, config
-    return len(made)
 
 
 def copies(place: tuple[int, int]) -> dict[str, Any]:
@@ -363,6 +343,5 @@ def everything(place: tuple[int, int], path: Path) -> dict[str, Any]:
         "wrong samplers": wrong_samplers(place),
         "wrong parts": wrong_parts(place),
         "tensors of first": tensors_of_first(place[0]),
-        "side groups": side_groups(),
         "copies": copies(place),
     }

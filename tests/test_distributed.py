@@ -33,12 +33,10 @@ def results(tmp_path_factory):
     """Everything of 2 and of 3 processes: a list of what each process found, by their number."""
     folder = tmp_path_factory.mktemp("distributed")
     torch.set_num_threads(1)
-    runs.save_half(folder, None)
     found = {}
     for world in WORLDS:
         run_processes(runs.work, world, folder)
         found[world] = [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
-    found["folder"] = folder
     return found
 
 
@@ -87,22 +85,6 @@ def test_a_run_of_several_processes_is_algorithm_2(results, world):
     assert s_prime != 0 and any(s.values())
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_checkpoints_go_on_with_any_number_of_processes(results, alone_at_the_end, world):
-    resumed = [item for process in results[world] for item in process["resumed"].items()]
-    assert {source for source, _ in resumed} == {1, 2, world} and len(resumed) == world * len({1, 2, world})
-    for _, every in resumed:
-        for found, expected in zip(every, alone_at_the_end, strict=True):
-            assert_same(found, expected)
-    for found, expected in zip(runs.resume_half(results["folder"], world, runs.ALONE), alone_at_the_end, strict=True):
-        assert_same(found, expected)
-
-
-@pytest.fixture(scope="module")
-def alone_at_the_end():
-    return [runs.run_case(case, runs.ALONE)[-1] for case in runs.RESUMED]
-
-
 def assert_same(found: dict, expected: dict) -> None:
     assert found.keys() == expected.keys()
     for key in expected:
@@ -118,22 +100,17 @@ ERRORS = {  # of every process: what was done, and what its error says
         "type": "scores must be of one kind .* torch.float64 .* torch.float32 .* in process 1",
         "missing": "previous_scores must be of one kind .* None in process 1",
         "lengths": "labels must have as many rows as scores in each process",
-        "scalar": "scores must have from 1 to 4 dimensions",
         "strange": "scores must be a tensor, got a str",
-        "complex": "scores must hold real numbers",
         "unknown": "arguments must be scores, labels, index, previous_scores",
         "nothing": "scores must be given, got None",
         "empty": "TPAUCLoss: scores must have shape",
-        "bag too high": r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got 8",
-        "bag below 0": r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got -1",
+        "bag": r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got 8",
     },
     "wrong criteria": {
         "labels": "criterion must be the same in all processes, got labels .*checksum",
-        "tau": "got tau 0.9 in process 0 and 0.5 in process",
         "threshold_lr": r"got threshold_lr \(0.1, 0.1\) in process 0 and 'quantile' in process",
         "margin": "SquaredHinge.margin=1. in process 0 and SquaredHinge.margin=0.5. in process",
         "class": "got the class TPAUCLoss in process 0 and CrossEntropyLoss in process",
-        "initial": "got initial .* in process 0 and .* in process",
     },
     "refused": {
         "tensor parallel": "PreviousIterate: model must be sharded by fully_shard",
@@ -151,16 +128,13 @@ ERRORS = {  # of every process: what was done, and what its error says
         "other group": r"fit: criterion must be over the processes of model, \[\d\] by Distr.*, got \[0, 1\]",
         "loss of one": r"fit: criterion must be over the processes of model, \[0, 1\] by Distr.*, got \[\d\]",
         "hybrid": "no error",
-        "older": "fit: criterion must be a .* where model is a FullyShardedDataParallel one",
         "step": "train_step: criterion must be a .* where model is a DistributedDataParallel one",
         "uneven": "predict_scores: batches must be as many in all processes, .* fewer in process 0",
     },
     "wrong lengths": {
         "known": r"fit: train must have as many batches in all processes, got \[6, 1\]",
-        "warm start": r"fit: train must have as many batches in all processes, got \[6, 1\]",
         "validation": r"fit: validation must have as many batches in all processes, got \[3, 2\]",
         "unknown": "must do the same, .* in process 0 and the end of an epoch in process 1",
-        "validated": "must do the same, .* in process 0 and the validation score in process 1",
     },
     "wrong later": {
         "setting": "criterion must be the same .* got tau 0.3 in process 0 and 0.9 in process 1",
@@ -173,7 +147,6 @@ ERRORS = {  # of every process: what was done, and what its error says
         "shards": f"{SAMPLERS}seed 3",
         "plain": f"{SAMPLERS}seed 3",
         "epoch": f"{SAMPLERS}epoch 1 in process 0 and 0 in process 1",
-        "size": f"{SAMPLERS}num_negatives 4",
         "fit": f"fit: {SAMPLERS}seed 3",
         "own rows": "no error",
         "same": "no error",
@@ -235,42 +208,26 @@ def test_metrics_are_exact_and_count_rows_once(results, world):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_fit_does_what_it_does_in_one_process(results, world):
-    history, weights = runs.run_fit(runs.ALONE)
-    for found, found_weights in (process["fit"] for process in results[world]):
-        assert_same(found_weights, weights)
-        assert found["best_epoch"] == history["best_epoch"] and len(found["rows"]) == 6
-        for row, expected in zip(found["rows"], history["rows"], strict=True):
-            assert row.pop("phase") == expected["phase"]
-            assert row == pytest.approx({key: expected[key] for key in expected if key != "phase"}, rel=1e-6)
+    bags = {"epochs": 1, "warm_start_epochs": 1}
+    for name, alone in (("fit", runs.run_fit(None)), ("fit bags", runs.run_fit(None, runs.FITTED_BAGS, **bags))):
+        for found, weights in (process[name] for process in results[world]):
+            assert_same(weights, alone[1])
+            assert found["best_epoch"] == alone[0]["best_epoch"]
+            for row, expected in zip(found["rows"], alone[0]["rows"], strict=True):
+                assert row.pop("phase") == expected["phase"]
+                assert row == pytest.approx({key: expected[key] for key in expected if key != "phase"}, rel=1e-6)
     assert all(process["patience"] == results[world][0]["patience"] for process in results[world])
     assert len(results[world][0]["patience"]["rows"]) < 12
     assert all(process["stops"] == 2 for process in results[world])
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_fit_with_bags_and_a_warm_start(results, world):
-    history, weights = runs.run_fit(runs.ALONE, runs.FITTED_BAGS, epochs=1, warm_start_epochs=1)
-    for found, found_weights in (process["fit bags"] for process in results[world]):
-        assert_same(found_weights, weights)
-        assert [row["phase"] for row in found["rows"]] == ["warm start", "train"]
-        assert [row["loss"] for row in found["rows"]] == pytest.approx([row["loss"] for row in history["rows"]])
-        assert found["best_score"] == pytest.approx(history["best_score"])
-
-
-@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("kind", ["whole", "by layers", "resharding"])
 def test_sharded_models_have_a_previous_iterate(results, alone, kind, world):
-    steps = alone[runs.RESUMED[0].name]
+    steps = alone[runs.MAIN[0].name]
     expected = {key: value for key, value in steps[-1].items() if key.startswith("weight")}
     for found in results[world]:
         assert_same(found["sharded"][kind], expected)
-
-
-def test_all_processes_can_take_the_state_of_the_first(results):
-    first, second = (found["states"] for found in results[2])
-    assert all(torch.equal(first["state"][key], second["state"][key]) for key in first["state"])
-    assert first["state"]["table_u.values"].count_nonzero() > 0
-    assert "1.table_u.values" in first["inside"] and not any("criterion" in key for key in first["inside"])
 
 
 def test_a_group_of_some_of_the_processes(results):
@@ -291,7 +248,7 @@ def on_gpu(tmp_path_factory):
 
 if torch.cuda.is_available():
 
-    @pytest.mark.parametrize("case", runs.RESUMED, ids=lambda case: case.name)
+    @pytest.mark.parametrize("case", runs.MAIN, ids=lambda case: case.name)
     def test_processes_that_share_a_gpu(on_gpu, case):
         expected = runs.run_case(case, runs.ALONE, "cuda")
         for one, *several in zip(expected, *(found[case.name] for found in on_gpu), strict=True):
@@ -360,12 +317,6 @@ def test_deterministic_operations_are_asked_for_and_given_up_again():
     assert not torch.are_deterministic_algorithms_enabled()
     with _repeatable(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        with _repeatable(torch.device("meta")):
-            assert not torch.is_deterministic_algorithms_warn_only_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def test_torchrun_without_a_group_is_an_error(monkeypatch):
@@ -380,7 +331,6 @@ def test_torchrun_without_a_group_is_an_error(monkeypatch):
 @pytest.fixture(scope="module")
 def mistakes(results):
     """What two processes found."""
-    assert not (results["folder"] / "never").exists()
     return [found["mistakes"] for found in results[2]]
 
 
@@ -444,7 +394,6 @@ def test_a_process_without_batches_gets_the_scores_of_the_others(mistakes):
     for found in (process["wrong parts"] for process in mistakes):
         torch.testing.assert_close(found["rows of one"][0], wrong.network()(wrong.X).squeeze(1).detach())
         assert torch.equal(found["rows of one"][1], wrong.LABELS.float())
-        assert found["columns of one"][0].shape == (wrong.ROWS, 3)
         assert torch.equal(found["fine"], wrong.X[:, 0])
 
 
@@ -454,16 +403,9 @@ def test_tensors_of_all_types_can_be_given(mistakes):
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
-def test_many_exchanges_share_one_group_for_numbers(mistakes):
-    assert [found["side groups"] for found in mistakes] == [1, 1]
-
-
 def test_copies_talk_with_the_same_processes(mistakes):
     for found in (process["copies"] for process in mistakes):
-        assert found["values"] == [found["values"][0]] * 2
-        assert (
-            found["pickle"] == "DistributedCriterion over a group of processes cannot be pickled; save its state_dict()"
-        )
+        assert found["values"] == [found["values"][0]] * 2 and "state_dict()" in found["pickle"]
 
 
 @pytest.mark.parametrize("group", [2, "gloo", True, [0, 1], torch.distributed])

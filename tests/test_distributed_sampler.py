@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ def dealt(world_size, kind="rows", **options):
 
 
 @pytest.mark.parametrize("kind", ["rows", "groups", "plain"])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 9])
+@pytest.mark.parametrize("world_size", [1, 3, 9])
 @pytest.mark.parametrize(
     "make_owners", [None, lambda n: torch.arange(13) % n, lambda n: np.minimum(GROUPS.numpy(), n - 1)]
 )
@@ -89,10 +91,10 @@ def test_samplers_without_epochs():
         sampler.set_position(0, 1)
 
 
-@pytest.mark.parametrize("row", [-1, 2])
-def test_rows_without_an_owner(row):
-    with pytest.raises(ValueError, match=f"owners must name one for each row, 2 of them, got row {row}"):
-        list(DistributedBatchSampler([[row, 1]], rank=0, world_size=2, owners=[0, 1]))
+@pytest.mark.parametrize(("row", "others"), [(-1, [1]), (2, [1]), ((0, 1), [])])
+def test_rows_without_an_owner(row, others):
+    with pytest.raises(ValueError, match=rf"DistributedBatchSampler: .*owners.*{re.escape(str(row))}"):
+        list(DistributedBatchSampler([[row, *others]], rank=0, world_size=2, owners=[0, 1]))
 
 
 def test_bags_keep_epoch_and_step_when_they_go_to_owners():
@@ -108,8 +110,3 @@ def test_bags_keep_epoch_and_step_when_they_go_to_owners():
         assert list(DistributedBatchSampler([torch.arange(4)], rank=rank, world_size=2, owners=owners)) == [
             [rank, rank + 2]
         ]
-
-
-def test_what_is_no_row_number_has_no_owner():
-    with pytest.raises(ValueError, match=r"sampler must give row numbers where owners are given, got \(0, 1\)"):
-        list(DistributedBatchSampler([[(0, 1)]], rank=0, world_size=2, owners=[0, 1]))

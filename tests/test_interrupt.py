@@ -15,14 +15,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from interruptions import data, planned, same, small_run
 
-from moreauc import TPAUCLoss
 from moreauc.checkpoint import Checkpoints, Interrupted, load_checkpoint
 from moreauc.checkpoint.interrupt import SignalWatch
 from moreauc.data import TensorBatches
-from moreauc.samplers import PosNegSampler
-from moreauc.train import Callback, fit
+from moreauc.train import Callback
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -63,21 +61,11 @@ class Send(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def run(folder, *callbacks, loader=None, **options):
-    y = (torch.arange(40) % 4 == 0).long()
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
-    criterion = TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
-    batches = TensorBatches(x, y, PosNegSampler(y, num_positives=2, num_negatives=6))
+def run(folder, *callbacks, loader=None):
+    batches = TensorBatches(*data(), planned(data()[1]))
     batches = batches if loader is None else loader(batches)
-    chosen = {"epochs": 3, "warm_start_epochs": 1, "lr": 0.05, "seed": 2, "callbacks": callbacks}
-    fit(model, criterion, batches, checkpoint=folder, **{**chosen, **options})
-    return model.state_dict(), criterion.state_dict()
-
-
-def equal(found, wanted):
-    return all(torch.equal(a[key], b[key]) for a, b in zip(found, wanted, strict=True) for key in b)
+    model, criterion, _ = small_run(folder, callbacks=callbacks, loader=batches, every=None)
+    return [model.state_dict(), criterion.state_dict()]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +84,7 @@ def test_the_step_is_finished_and_the_run_saved(number, when, where, tmp_path):
     if "step" in when:
         assert len(send.seen) == when["step"]  # the hooks of the step ran, and no step after it
     rest = Send(None)
-    assert equal(run(tmp_path, rest), run(None))
+    assert same(run(tmp_path, rest), run(None)) == []
     assert len(send.seen) + len(rest.seen) == 20  # nothing was done twice
 
 
@@ -127,10 +115,12 @@ def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monk
     with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
         run(tmp_path, Last())
     none = Send(None)
-    assert equal(run(tmp_path, none), run(None)) and none.seen == []
+    assert same(run(tmp_path, none), run(None)) == [] and none.seen == []
 
 
 def test_the_second_signal_has_its_usual_effect(tmp_path):
+    """And handlers are restored, as the fixture checks after each test."""
+
     class Impatient(Callback):
         def on_step(self, state):
             os.kill(os.getpid(), signal.SIGINT)
@@ -139,16 +129,6 @@ def test_the_second_signal_has_its_usual_effect(tmp_path):
     with pytest.raises(KeyboardInterrupt) as caught:
         run(tmp_path, Impatient())
     assert not isinstance(caught.value, Interrupted) and Checkpoints(tmp_path).load() is None
-
-
-def test_handlers_are_restored_after_an_error(tmp_path):
-    class Fail(Callback):
-        def on_step(self, state):
-            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        run(tmp_path, Fail())  # the fixture checks the handlers
 
 
 def test_ignored_signals_stay_ignored(tmp_path):
@@ -204,7 +184,7 @@ def test_an_error_of_the_loader_after_a_signal_is_the_signal(tmp_path):
         folder = tmp_path / str(number)
         with pytest.raises(Interrupted, match=f"in warm start, epoch 0, after {number} of its steps"):
             run(folder, loader=Dying)
-        assert equal(run(folder, loader=Dying), whole)
+        assert same(run(folder, loader=Dying), whole) == []
     armed = [3]
     with pytest.raises(RuntimeError, match="exited unexpectedly"):  # whose data it is, without workers
         run(tmp_path / "alone", loader=Alone)
@@ -259,7 +239,7 @@ def test_processes_with_workers_save_themselves_and_leave_no_worker_behind(tmp_p
         assert saved["others"]["loop"]["state"]["steps"] > 0
 
 
-@pytest.mark.parametrize("name", ["rows: sonx", "bags: midam_att", "groups: exponentiated"])
+@pytest.mark.parametrize("name", ["rows: sonx", "bags: midam_att"])
 def test_killed_processes_are_resumed_bit_for_bit(name, torture):
     """The torture of `make torture`, for seconds: processes with workers, killed outside of saves and inside."""
     torture.load_once()

@@ -7,7 +7,6 @@ import math
 import re
 import sys
 from functools import partial
-from itertools import count
 
 import numpy as np
 import pytest
@@ -16,11 +15,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from experiments.models.side_by_side import SideBySide
-from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
+from moreauc import FCCOLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import CrossEntropyLoss
-from moreauc.data import TensorBatches
+from moreauc.data import BagBatches, BagEvaluation, ListBags, TensorBatches
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
+from moreauc.models import InstanceMLP
 from moreauc.samplers import PosNegSampler
 from moreauc.train import Callback, TensorBoardLogger, UntrainedWarning, fit, predict_scores, train_step
 from moreauc.train.state import ProgressBar
@@ -99,24 +99,21 @@ def test_fit_is_the_plain_loop(gamma, dropout):
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.3])
 @pytest.mark.parametrize(("copies", "rows"), [(1, 1), (3, 1), (3, 5)])
-def test_models_side_by_side_keep_their_rows(gamma, copies, rows):
+def test_models_side_by_side_keep_their_rows(copies, rows):
     """A batch of one row has scores `(C, 1)`, which are not those of `C` rows and one column."""
-    model = SideBySide([nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)) for _ in range(copies)])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    seen = []
 
     class Criterion(nn.Module):
-        needs_previous = gamma > 0.0
+        needs_previous = True
 
-        def forward(self, scores, labels, index, previous_scores=None):
-            seen.append((scores.shape, scores.shape if previous_scores is None else previous_scores.shape))
+        def forward(self, scores, labels, index, previous_scores):
+            assert scores.shape == previous_scores.shape == (copies, rows)
             return scores.sum()
 
+    model = SideBySide([nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)) for _ in range(copies)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = make_data(rows)
     train_step(model, Criterion(), optimizer, (x, y, torch.arange(rows)), PreviousIterate(model, optimizer))
-    assert seen == [((copies, rows), (copies, rows))]
 
 
 def test_the_best_validation_score_is_kept_and_restored():
@@ -140,36 +137,35 @@ def test_the_best_validation_score_is_kept_and_restored():
     assert all(torch.equal(value, scores[-1][1][name]) for name, value in last.state_dict().items())
 
 
-def test_weights_before_the_first_epoch_may_be_the_best():
+def test_weights_before_the_first_epoch_may_be_the_best_which_is_said_again_when_a_finished_run_is_read(tmp_path):
     x, y = make_data()
-    model = nn.Linear(4, 1)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
-    start = copy.deepcopy(model.state_dict())
+    valid = TensorBatches(x, y)
+
+    def start():
+        model = nn.Linear(4, 1)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
+        return model
 
     class Spoil(Callback):
-        def on_step(self, state):
-            with torch.no_grad():
-                state.model.weight[0, 0] -= 50.0
+        def on_epoch(self, state):
+            if state.phase == "train":
+                with torch.no_grad():
+                    state.model.weight[0, 0] -= 50.0
 
-    run = partial(fit, model, validation=TensorBatches(x, y), epochs=2, callbacks=[Spoil()])
-    with pytest.warns(UntrainedWarning, match="than the weights before training, score 0.95, which were kept"):
-        history = run(TPAUCLoss(y, **REGION), batches(x, y))
-    assert history.best_epoch == -1 and history.untrained
-    assert torch.equal(model.weight, start["weight"])
-    history = run(TPAUCLoss(y, **REGION), batches(x, y), keep_best=False)  # nor a word where they are not kept
-    assert history.best_epoch == -1 and not history.untrained
-
-
-def test_untrained_weights_are_named_again_when_a_finished_run_is_read(tmp_path):
-    x, y = make_data()
-    scores = count()
-    options = {"warm_start_epochs": 1, "score": lambda *_: -next(scores), "checkpoint": tmp_path / "run"}
-    for _ in range(2):
-        run = partial(fit, nn.Linear(4, 1), TPAUCLoss(y, **REGION), batches(x, y), validation=TensorBatches(x, y))
-        with pytest.warns(UntrainedWarning, match="than the weights after the warm start"):
-            assert run(epochs=1, **options).untrained
-    assert next(scores) == 2  # the second time nothing was trained
+    for place, options, when in [
+        (None, {}, "before training, score 0.95"),
+        *[(tmp_path, {"warm_start_epochs": 1}, "after the warm start")] * 2,
+    ]:
+        model = start()
+        run = partial(fit, model, TPAUCLoss(y, **REGION), batches(x, y), validation=valid, epochs=2, checkpoint=place)
+        with pytest.warns(UntrainedWarning, match=f"than the weights {when}"):
+            history = run(callbacks=[Spoil()], lr=1e-3, **options)
+        assert history.best_epoch == -1 and history.untrained
+        assert model.weight[0, 0].item() == pytest.approx(5.0, abs=0.1)
+    options = {"validation": valid, "epochs": 2, "callbacks": [Spoil()], "lr": 1e-3, "keep_best": False}
+    history = fit(start(), TPAUCLoss(y, **REGION), batches(x, y), **options)
+    assert history.best_epoch == -1 and not history.untrained  # nor a word where they are not kept
 
 
 def test_warm_start_is_cross_entropy_and_comes_first():
@@ -216,24 +212,6 @@ def test_every_method_runs_in_the_same_loop_and_learns(method):
     assert all(math.isfinite(loss) for loss in history["loss"])
 
 
-def test_inputs_may_be_tuples_or_dictionaries():
-    x, y = make_data()
-
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 1)
-
-        def forward(self, left, right):
-            return self.layer(torch.cat([left, right], 1)).squeeze(1)
-
-    for inputs in ((x[:, :2], x[:, 2:]), {"left": x[:, :2], "right": x[:, 2:]}):
-        sampler = PosNegSampler(y, num_positives=6, num_negatives=12)
-        criterion = TPAUCLoss(y, gamma=0.1, **REGION)
-        history = fit(Two(), criterion, TensorBatches(inputs, y, sampler), epochs=2, lr=0.1)
-        assert len(history["loss"]) == 2
-
-
 def test_the_seed_decides_and_global_random_state_is_left_alone():
     x, y = make_data()
 
@@ -250,14 +228,6 @@ def test_the_seed_decides_and_global_random_state_is_left_alone():
     assert torch.equal(first, run(1)) and not torch.equal(first, run(2))
 
 
-def test_hooks_are_gone_after_the_run():
-    x, y = make_data()
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    fit(model, TPAUCLoss(y, gamma=0.1, **REGION), batches(x, y), optimizer=optimizer, epochs=1, proximal=0.1)
-    assert not model._forward_pre_hooks and not optimizer._optimizer_step_pre_hooks
-
-
 def test_predict_scores_leaves_the_modes_alone():
     x, y = make_data()
     model = make_model(dropout=0.5)
@@ -267,6 +237,50 @@ def test_predict_scores_leaves_the_modes_alone():
     assert [module.training for module in model] == [True, True, False, True] and model.training
     assert torch.equal(labels, y)
     torch.testing.assert_close(scores, model.eval()(x).detach().squeeze(1).double())
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, left, right):
+        return self.layer(torch.cat([left, right], 1)).squeeze(1)
+
+
+@pytest.mark.parametrize("form", [lambda a, b: (a, b), lambda a, b: {"left": a, "right": b}])
+def test_inputs_may_be_tuples_or_dictionaries_and_hooks_are_gone_after_the_run(form):
+    x, y = make_data()
+    model, criterion = Two(), TPAUCLoss(y, gamma=0.1, **REGION)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = TensorBatches(form(x[:, :2], x[:, 2:]), y, PosNegSampler(y, num_positives=6, num_negatives=12))
+    assert len(fit(model, criterion, loader, optimizer=optimizer, epochs=2, proximal=0.1)["loss"]) == 2
+    assert not model._forward_pre_hooks and not optimizer._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: {"validation": TensorBatches(x, 0 * y)}, "validation must hold both classes"),
+        (lambda x, y: {"validation": TensorBatches(x[:12], y[:12]), "min_tpr": 0.9}, "2 positives and 10 negatives"),
+        (lambda x, y: {"validation": TensorBatches(x, y), "criterion": CrossEntropyLoss(y)}, "min_tpr must be given"),
+        (lambda x, y: {"train": [(x, y)]}, "batch must be"),
+        (lambda x, y: {"train": []}, "train must give at least one batch"),
+        (lambda x, y: {"validation": TensorBatches(x * torch.nan, y)}, "scores on the validation data .* not finite"),
+    ],
+)
+def test_wrong_data_is_named(change, message):
+    x, y = make_data()
+    parts = {"train": batches(x, y), "criterion": TPAUCLoss(y, **REGION), **change(x, y)}
+    with pytest.raises(ValueError, match=message):
+        fit(make_model(), parts.pop("criterion"), parts.pop("train"), epochs=1, **parts)
+
+
+def test_an_error_in_a_step_is_noted_with_its_place():
+    x, y = make_data()
+    with pytest.raises(ValueError, match="scores must be finite") as caught:
+        fit(make_model(), TPAUCLoss(y, **REGION), batches(x * torch.nan, y), epochs=1, lr=0.25)
+    assert any("in train, epoch 0, step" in note and "learning rate 0.25" in note for note in caught.value.__notes__)
 
 
 def test_needs_previous_follows_gamma():
@@ -301,44 +315,20 @@ def test_wrong_arguments_are_named_before_anything_moves(options, message):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_wrong_data_is_named():
-    x, y = make_data()
-    model, criterion = make_model(), TPAUCLoss(y, **REGION)
-    with pytest.raises(ValueError, match="validation must hold both classes, got only labels 0"):
-        fit(model, criterion, batches(x, y), validation=TensorBatches(x, torch.zeros_like(y)), epochs=1)
-    few = TensorBatches(x[:12], y[:12])
-    with pytest.raises(ValueError, match="enough rows for the region to hold a pair, got 2 positives and 10 negatives"):
-        fit(model, criterion, batches(x, y), validation=few, min_tpr=0.9, epochs=1)
-    with pytest.raises(ValueError, match="min_tpr must be given with validation, CrossEntropyLoss has none, got None"):
-        fit(model, CrossEntropyLoss(y), batches(x, y), validation=TensorBatches(x, y), epochs=1)
-    with pytest.raises(ValueError, match=r"batch must be \(inputs, labels, index\), got 2"):
-        fit(model, criterion, [(x, y)], epochs=1)
-    with pytest.raises(ValueError, match="train must give at least one batch in each epoch, got none"):
-        fit(model, criterion, [], epochs=1)
-    with pytest.raises(ValueError, match="batches must not be empty"):
-        predict_scores(model, [])
-    x[3] = torch.nan
-    with pytest.raises(ValueError, match="scores must be finite") as caught:
-        fit(model, criterion, batches(x, y), epochs=1, lr=0.25)
-    assert any("in train, epoch 0, step" in note and "learning rate 0.25" in note for note in caught.value.__notes__)
-    with pytest.raises(ValueError, match="scores on the validation data that are not finite"):
-        fit(model, TPAUCLoss(y, **REGION), batches(*make_data()), validation=TensorBatches(x, y), epochs=1)
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "name"),
     [
-        (lambda x, y: DataLoader(x, batch_size=7), "batches must be .* got Tensor"),
-        (lambda x, y: [(x,)], "batches must be .* got 1 part"),
+        (lambda x, y: [], "batches"),
+        (lambda x, y: DataLoader(x, batch_size=7), "batches"),
+        (lambda x, y: [(x,)], "batches"),
         (lambda x, y: [(x, torch.stack([y, 1 - y], 1))], "labels must be as many as scores, 60, got 120"),
         (lambda x, y: [(x, y[:5])], "labels must be as many as scores, 60, got 5"),
     ],
 )
-def test_batches_without_labels_of_their_own_are_not_scored(make, message):
-    x, y = make_data()
-    x, y = x[:60], y[:60]
+def test_batches_without_labels_of_their_own_are_not_scored(make, name):
+    x, y = make_data(60)
     model = make_model()
-    with pytest.raises(ValueError, match=f"predict_scores: {message}"):
+    with pytest.raises(ValueError, match=f"predict_scores: {name}"):
         predict_scores(model, make(x, y))
     assert model.training
 
@@ -372,29 +362,18 @@ def test_the_progress_bar_shows_objective_and_scores():
     assert len(text.splitlines()[-1]) <= 80
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
+def test_progress_without_a_terminal_is_a_line_now_and_then_and_every_epoch_is_logged(capsys, caplog, monkeypatch):
     x, y = make_data()
     run = (make_model(), TPAUCLoss(y, **REGION), batches(x, y))
     fit(*run, epochs=2, progress=True)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("moreauc.train.state._PAUSE", 0.0)
-    fit(*run, epochs=2, progress=True)
+    with caplog.at_level("INFO", logger="moreauc.train"):
+        fit(*run, epochs=2, progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert all(re.fullmatch(r"train \d/2(  objective [\d.e-]+)?  \d+ s, at most \d+ s left", line) for line in lines)
     assert lines[-1].startswith("train 2/2  objective") and lines[-1].endswith("at most 0 s left")
-
-
-def test_every_epoch_is_logged_while_it_trains(caplog):
-    x, y = make_data()
-
-    class Look(Callback):
-        def on_epoch(self, state):
-            seen.append(len(caplog.messages))
-
-    seen: list[int] = []
-    with caplog.at_level("INFO", logger="moreauc.train"):
-        fit(make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2, callbacks=[Look()])
-    assert seen == [1, 2] and re.match(r"train epoch 2: loss [\d.e-]+, lr [\d.e-]+, seconds ", caplog.messages[1])
+    assert re.match(r"train epoch 2: loss [\d.e-]+, lr [\d.e-]+, seconds ", caplog.messages[1])
 
 
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
@@ -414,20 +393,8 @@ def test_tensorboard_gets_every_epoch(tmp_path):
 
 def test_without_tensorboard_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[tensorboard\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"moreauc\[tensorboard\]"):
         TensorBoardLogger(tmp_path)
-
-
-def test_unknown_methods_and_widths():
-    with pytest.raises(ValueError, match=r"build: name must be one of .*, got 'sgd'"):
-        build("rows", "sgd", [0, 1], **REGION)
-    with pytest.raises(ValueError, match=r"build: widen must be a number in \[0, 1\], got 2.0"):
-        build("rows", "sonx", [0, 1], widen=2.0, **REGION)
-    with pytest.raises(ValueError, match=r"build: options of 'ce' must be among .*, got 'gamma'"):
-        build("rows", "ce", [0, 1], gamma=0.1, **REGION)
-    wide = build("rows", "sonx", [0, 1], widen=0.5, min_tpr=0.6, max_fpr=0.4)
-    assert wide.min_tpr == pytest.approx(0.3) and wide.max_fpr == pytest.approx(0.7)
-    assert build("rows", "mb", [0, 1], widen=1.0, **REGION).max_fpr == 1.0
 
 
 def test_validation_by_another_score_and_targets_of_any_kind():
@@ -460,35 +427,27 @@ def test_validation_by_another_score_and_targets_of_any_kind():
     ]:
         with pytest.raises(ValueError, match=message):
             fit(model, Squared(), batches, validation=batches, score=bad, epochs=1)
-    with pytest.raises(ValueError, match="labels must be finite"):
-        TensorBatches(x, torch.full((60,), float("nan")), binary=False)
-    with pytest.raises(ValueError, match="labels must be 0 or 1"):
-        TensorBatches(x, y)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = InstanceMLP(3, attention=True)
+
+    def forward(self, x):
+        return tuple(self.network(x).unbind(1))
 
 
 @pytest.mark.parametrize("kind", ["float64", "uint8"])
 def test_bags_of_other_types_and_models_that_return_pairs(kind):
-    from moreauc import MultiInstanceTPAUCLoss
-    from moreauc.data import BagBatches, BagEvaluation, ListBags
-    from moreauc.models import InstanceMLP
-
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network = InstanceMLP(3, attention=True)
-
-        def forward(self, x):
-            return tuple(self.network(x).unbind(1))
-
     random = np.random.default_rng(0)
-    arrays = [random.integers(0, 9, (4, 3)).astype(kind) for _ in range(12)]
-    bags = ListBags(arrays, [0, 1] * 6)
+    bags = ListBags([random.integers(0, 9, (4, 3)).astype(kind) for _ in range(12)], [0, 1] * 6)
     train = BagBatches(bags, PosNegSampler(bags.labels, num_positives=2, num_negatives=2), instances_per_bag=2)
     results = []
-    for wrap in (lambda: InstanceMLP(3, attention=True), Pair):
+    for make in (lambda: InstanceMLP(3, attention=True), Pair):
         torch.manual_seed(0)
-        criterion = MultiInstanceTPAUCLoss(bags.labels, min_tpr=0.5, max_fpr=0.5, pooling="attention", gamma=0.1)
-        history = fit(wrap(), criterion, train, validation=BagEvaluation(bags, "attention"), epochs=2, lr=0.01)
+        criterion = MultiInstanceTPAUCLoss(bags.labels, **REGION, pooling="attention", gamma=0.1)
+        history = fit(make(), criterion, train, validation=BagEvaluation(bags, "attention"), epochs=2, lr=0.01)
         results.append((history["loss"], history["score"]))
     assert results[0] == results[1]
     with pytest.raises(ValueError, match="batches must hold whole bags"):
@@ -527,19 +486,42 @@ def chosen_of(*scores, min_tpr=0.5, max_fpr=0.5, **options):
     return history, model
 
 
-def test_of_epochs_with_one_score_the_wider_region_then_the_auc_then_the_earliest_is_kept():
-    worst, bad = [1.0, 2.0, 3.0, 4.0], [1.0, 3.5, 3.0, 4.0]  # AUC 0 and 0.25, TPAUC 0
-    better = [1.0, 4.5, 3.0, 4.0]  # AUC 0.5
-    history, model = chosen_of(worst, bad, better, better, worst)
-    assert history.best_score == 0.0 and history.best_epoch == 1 and model.place == 2
+WORST, BAD, BETTER = [1.0, 2.0, 3.0, 4.0], [1.0, 3.5, 3.0, 4.0], [1.0, 4.5, 3.0, 4.0]  # TPAUC 0; AUC 0, 0.25, 0.5
+HONEST = [3.5, 5.0, 3.0, 4.0]
+NARROW, WIDE = [5.0, 8.0, 0.0, 4.0], [7.0, 8.0, 0.0, 1.0]  # all pairs in order
+RISING = [[1.0, 2.0 + k / 2, 3.0, 4.0] for k in range(6)]  # AUC 0, 0, 0.125, 0.25, ...
+GROWING = [[7.0 + step, 8.0 + step, 0.0, 1.0] for step in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "best", "epochs", "by"),
+    [
+        ([WORST, BAD, BETTER, BETTER, WORST], None, 1, 4, "earliest"),
+        ([WORST, BAD, BETTER, WORST], None, 1, 3, "auc"),
+        ([WORST, BETTER, HONEST, [5.0, 6.0, 3.0, 4.0], WORST], None, 2, 4, "score"),
+        ([NARROW, WIDE, [14.0, 16.0, 0.0, 2.0], NARROW], None, 0, 3, "earliest"),  # the scale does not matter
+        ([NARROW, WIDE, NARROW], None, 0, 2, "gap"),
+        ([[0.0] * 4, HONEST, [7.0] * 4], None, 0, 2, "auc"),  # one score for all rows gets 0, not one half
+        (GROWING, 2, 1, 2, "gap"),  # a gap that grows does not prolong a run
+        (RISING, 1, -1, 1, None),
+        (RISING, 2, 4, 5, "auc"),  # a wider region does
+    ],
+)
+def test_of_epochs_with_one_score_the_wider_region_the_auc_the_gap_and_the_earliest_decide(
+    scores, patience, best, epochs, by
+):
+    history, model = chosen_of(*scores, patience=patience)
+    assert (history.best_epoch, len(history["score"]), model.place) == (best, epochs, best + 1)
+    assert by is None or history.chosen_by == by
+    assert (history.choice == "") == (history.chosen_by == "score")
+
+
+def test_scores_of_the_epochs_are_in_the_history():
+    history, _ = chosen_of(WORST, BAD, BETTER, BETTER, WORST)
     assert history.best_scores == {"score": 0.0, "wider_score": 0.0, "auc": 0.5, "gap": 0.0}
-    assert history.chosen_by == "earliest" and "earliest" in history.choice
     assert history["score"] == [0.0] * 4 and history["auc"] == [0.25, 0.5, 0.5, 0.0]
-    history, model = chosen_of(worst, bad, better, worst)
-    assert history.best_epoch == 1 and history.chosen_by == "auc" and history.choice.endswith("by the AUC, 0.5000")
-    history, model = chosen_of(worst, better, [3.5, 5.0, 3.0, 4.0], [5.0, 6.0, 3.0, 4.0], worst)
-    assert history.best_epoch == 2 and history.chosen_by == "score" and history.choice == ""
-    assert history.best_score == 1.0
+    history, _ = chosen_of(NARROW, WIDE, NARROW)
+    assert history.best_scores["gap"] == pytest.approx(6.0 / np.std(WIDE))
 
 
 def test_weights_of_validation_rows_decide_between_epochs():
@@ -552,37 +534,7 @@ def test_weights_of_validation_rows_decide_between_epochs():
         chosen_of(low, high, **options, score=lambda scores, labels: 0.0)
 
 
-def test_where_all_pairs_are_in_order_the_widest_gap_then_the_earliest_is_kept():
-    narrow, wide = [5.0, 8.0, 0.0, 4.0], [7.0, 8.0, 0.0, 1.0]
-    history, _ = chosen_of(narrow, wide, [14.0, 16.0, 0.0, 2.0], narrow)  # the scale of the scores does not matter
-    assert history.best_epoch == 0 and history.chosen_by == "earliest"
-    assert history.best_scores["gap"] == pytest.approx(6.0 / np.std(wide))
-    history, _ = chosen_of(narrow, wide, narrow)
-    assert history.best_epoch == 0 and history.chosen_by == "gap" and "gap between the classes" in history.choice
-
-
-def test_patience_ends_a_run_whose_pairs_are_all_in_order_while_the_gap_grows():
-    growing = [[7.0 + step, 8.0 + step, 0.0, 1.0] for step in range(8)]
-    history, _ = chosen_of(*growing, patience=2)
-    assert len(history.rows) == 2 and history.best_epoch == 1 and history.chosen_by == "gap"
-
-
-def test_a_model_that_gives_all_rows_one_score_is_not_kept():
-    """Ties count as the curve has them: one score for all rows gets 0 at (0.5, 0.5), not one half."""
-    honest = [3.5, 5.0, 3.0, 4.0]
-    history, _ = chosen_of([0.0] * 4, honest, [7.0] * 4)
-    assert history.best_epoch == 0 and history.best_scores["auc"] == 0.75
-
-
 def test_a_kept_model_with_tied_scores_warns():
     with pytest.warns(TiedScoresWarning, match="100.0% of the validation rows of the region have a score"):
         history, _ = chosen_of([1.0, 2.0, 3.0, 4.0], [0.0] * 4)
     assert history.best_tied == 1.0
-
-
-def test_patience_counts_epochs_that_are_better_in_a_wider_region():
-    rising = [[1.0, 2.0 + k / 2, 3.0, 4.0] for k in range(6)]  # AUC 0, 0, 0.125, 0.25, ...
-    history, _ = chosen_of(*rising, patience=1)
-    assert len(history["score"]) == 1 and history.best_epoch == -1
-    history, _ = chosen_of(*rising, patience=2)
-    assert len(history["score"]) == 5 and history.best_epoch == 4

@@ -72,6 +72,13 @@ def csv(path):
     return path
 
 
+def command(folder, *words):
+    line = ["fit", csv(folder / "data.csv"), "--target", "y", "--out", folder / "run", *words]
+    result = CliRunner().invoke(app, [str(word) for word in line])
+    assert result.exit_code == 0, result.output
+    return result.stderr, json.loads((folder / "run" / "report.json").read_text())["warnings"]
+
+
 @pytest.mark.parametrize(
     ("words", "titles"),
     [
@@ -87,21 +94,15 @@ def test_the_command_says_so_in_every_place(words, titles, tmp_path, monkeypatch
         return history
 
     monkeypatch.setattr(network_fit, "fit", untrained)
-    command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--out", tmp_path / "run", "--epochs", 1, *words]
-    result = CliRunner().invoke(app, [str(word) for word in command])
-    assert result.exit_code == 0, result.output
+    errors, notes = command(tmp_path, "--epochs", 1, *words)
     page = html.unescape((tmp_path / "run" / "report.html").read_text())
-    notes = json.loads((tmp_path / "run" / "report.json").read_text())["warnings"]
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert len(notes) == len(titles)
     for note, title in zip(notes, titles, strict=True):
         assert note.startswith(f"{title} is untrained. No epoch did better")
-        assert f"warning: {note}" in result.stderr and note in page and f"WARNING {title} is untrained" in log
+        assert f"warning: {note}" in errors and note in page and f"WARNING {title} is untrained" in log
     assert page.count("before training") >= 2 * len(titles) and "after epoch 0" not in page
 
 
 def test_a_trained_model_has_no_note(tmp_path):
-    command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--groups", "site", "--drop", "bag"]
-    result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 3, "--out", tmp_path / "run"]])
-    assert result.exit_code == 0 and "warning" not in result.stderr
-    assert json.loads((tmp_path / "run" / "report.json").read_text())["warnings"] == []
+    errors, notes = command(tmp_path, "--groups", "site", "--drop", "bag", "--epochs", 3)
+    assert "warning" not in errors and notes == []
