@@ -69,7 +69,6 @@ def tpauc_objective(
         log_loss_weight: :math:`\lambda`, at least 0.
         log_loss_rounds: rounds of log loss before, at least 0.
 
-
     Example:
         >>> objective = tpauc_objective(min_tpr=0.5, max_fpr=0.5, margin=4.0, widen=0.0, log_loss_weight=0.0)
         >>> scores, labels = np.array([2.0, 1.0, 3.0, 1.0]), np.array([1, 1, 0, 0])

@@ -27,15 +27,13 @@ __all__ = ["MLP", "InstanceMLP", "InstanceNetwork"]
 class MLP(nn.Module):
     """Fully connected network with raw scores for each row; without hidden layers it is a linear model.
 
+    Of an input `(B, num_features)` it makes `(B,)`, or `(B, num_outputs)` for more than one.
+
     Args:
         num_features: width of the input, at least 1.
         hidden: widths of the hidden layers, each at least 1; `()` for a linear model.
         dropout: probability in [0, 1) to drop a hidden unit in training.
         num_outputs: raw scores of a row, at least 1.
-
-    Shape:
-        - input: `(B, num_features)`
-        - output: `(B,)`, or `(B, num_outputs)` for more than one
 
     Example:
         >>> import torch
@@ -182,15 +180,13 @@ class AttentionHead(nn.Module):
 class InstanceNetwork(nn.Module):
     """An encoder with a score and optionally an attention logit for each instance.
 
+    It makes `(T,)` of `T` instances of any bags, or with attention `(T, 2)`: score and logit.
+
     Args:
         encoder: module that maps `T` instances to features of shape `(T, num_features)`.
         num_features: width of the features, at least 1.
         attention: False for scores only (mean and smoothed-max pooling), True for score and attention logit, "gated"
             for a logit with gates.
-
-    Shape:
-        - input: what the encoder takes, `T` instances of any bags
-        - output: `(T,)`, or with attention `(T, 2)`: score and logit
 
     Example:
         >>> encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.ReLU())
@@ -228,9 +224,6 @@ class InstanceMLP(InstanceNetwork):
         hidden: width of the hidden layer, at least 1; None for that of the input.
         attention: as in :class:`InstanceNetwork`; the head is as wide as the hidden layer.
         dropout: probability in [0, 1) to drop a hidden unit in training.
-
-    Shape:
-        - input: `(T, num_features)`; output: as for :class:`InstanceNetwork`
 
     Example:
         >>> model = InstanceMLP(166, hidden=32, attention="gated")

@@ -90,13 +90,10 @@ def check_plain(state: Mapping[str, Any]) -> dict[str, object]:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return what :func:`save_checkpoint` wrote, tensors on the CPU.
+    """Return what :func:`save_checkpoint` wrote to `path`, tensors on the CPU.
 
     The checksum is compared before anything is unpickled, and only tensors and plain data are unpickled: a file that
     would run code is refused, and so is one that would need more memory than its size.
-
-    Args:
-        path: the file.
 
     Raises:
         CheckpointError: for a file that is cut short, altered, of a newer version, or not a checkpoint.

@@ -97,11 +97,7 @@ class LoaderPosition(EpochBatches):
         }
 
     def check(self, state: dict[str, Any]) -> None:
-        """Check that a state is that of a loader with the same batches.
-
-        Raises:
-            CheckpointError: if a setting differs, or the state lacks what the middle of an epoch needs.
-        """
+        """Check that a state is that of a loader with the same batches."""
         for name in _POSITION:
             if type(state[name]) is not int or state[name] < 0:
                 raise CheckpointError(f"checkpoint has {name} {state[name]!r}, which must be a number of at least 0")

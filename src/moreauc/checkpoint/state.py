@@ -158,11 +158,7 @@ class RunState:
             ) from error
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, after :meth:`check`; after an error everything is as before.
-
-        Raises:
-            CheckpointError: as :meth:`check`, or if a part refuses its state.
-        """
+        """Restore a state, after :meth:`check`; after an error everything is as before."""
         self.check(state)
         before = _copied(self.state_dict())
         try:

@@ -51,8 +51,7 @@ class GraphedStep:
     that a model or a loss of your own reads. Call :meth:`reset` after such a change. Do not read gradients in
     `parameter.grad` between replays and ordinary steps.
 
-    The numbers are those of ordinary steps. Dropout masks are other ones than without a graph, but the same in both
-    forwards of a step. Errors of a loss are raised at a later step, as always on a GPU.
+    Dropout masks are other ones than without a graph, but the same in both forwards of a step.
 
     Args:
         model: maps inputs to raw scores; may be compiled (`torch.compile`), but not in a mode that makes graphs itself.

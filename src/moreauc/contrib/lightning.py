@@ -1,10 +1,7 @@
 """Training with Lightning, with complete state in its checkpoints. Needs the extra `lightning`.
 
-- :class:`StatefulCriterion`: a callback, with :func:`criterion_loss` or :func:`previous_iterate` in `training_step`;
-- :class:`~moreauc.contrib.ResumableLoader`: the loader to give to `trainer.fit`.
-
-The tables of a loss are buffers of a submodule, which Lightning saves with the weights. The callback saves what
-Lightning does not: the previous weights, the reference point, the global random states, gradients not used yet.
+The tables of a loss are buffers of a submodule, which Lightning saves with the weights. :class:`StatefulCriterion`
+saves the rest; give `trainer.fit` a :class:`~moreauc.contrib.ResumableLoader`.
 """
 
 from __future__ import annotations
@@ -58,7 +55,6 @@ class StatefulCriterion(Callback):
         criterion: name of the submodule that is the loss.
         proximal: weight of the proximal term, at least 0; 0 for none. With one optimizer only.
         restarts: epochs before which the reference point is updated, such as those at which the learning rate drops.
-
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -145,10 +141,8 @@ class StatefulCriterion(Callback):
 def criterion_loss(module: LightningModule, batch: object) -> Tensor:
     """Return the loss of a batch, for `training_step` of a module that trains with :class:`StatefulCriterion`.
 
-    It calls the model, the model at its previous weights where the loss needs them, and the loss, as
-    :func:`moreauc.train.train_step` does.
-
-    `module` is the LightningModule, `self` in its methods; with `BagInputs` as inputs `batch` is one of bags.
+    It does as :func:`moreauc.train.train_step` does, without the step of the optimizer. `module` is the
+    LightningModule, `self` in its methods, and `batch` is `(inputs, labels, index)`.
 
     Example:
         >>> from lightning.pytorch import LightningModule

@@ -26,17 +26,12 @@ class ResumableLoader:
     Batches prefetched by workers do not count. Random numbers drawn by worker processes differ between epochs and are
     repeated if an epoch is restarted, but not if it is resumed in the middle, nor with `persistent_workers`.
 
+    `epoch` is the current one, and `step` the number of its batches that were given.
+
     Args:
         loader: one of the library's, such as :class:`~moreauc.data.TensorBatches` or :class:`~moreauc.data.BagBatches`,
             or a `DataLoader` of torch or PyG, with a sampler of :mod:`moreauc.samplers` as `batch_sampler=`.
         seed: seed of worker processes, besides epoch, step and process; that of the sampler by default.
-
-    Attributes:
-        epoch: the current epoch.
-        step: number of batches of this epoch that were given.
-        rank: number of this process, as in the sampler.
-        world_size: number of processes that share the batches.
-
 
     Example:
         >>> from moreauc.data import TensorBatches
@@ -118,11 +113,7 @@ class ResumableLoader:
         return {**settings, "epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to the position of a `state_dict()`.
-
-        Raises:
-            ValueError: if it is no such state, or the sampler refuses it, since it gives other batches.
-        """
+        """Go to the position of a `state_dict()`."""
         check_mapping(_OWNER, "state", state)
         if hasattr(self._sampler, "load_state_dict"):
             self._sampler.load_state_dict(state)

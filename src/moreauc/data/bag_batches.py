@@ -105,11 +105,7 @@ class BagBatches:
         self._passes.moved()
 
     def set_position(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch.
-
-        Raises:
-            ValueError: if the sampler has no `set_position`.
-        """
+        """Go to a step of an epoch."""
         self._keys.set_position(epoch, step)
         self._passes.moved()
 
@@ -196,11 +192,7 @@ class BagSampler(Sampler[list[BagKey]]):
         self._epoch = number
 
     def set_position(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch.
-
-        Raises:
-            ValueError: if the sampler has no `set_position`.
-        """
+        """Go to a step of an epoch."""
         owner = type(self).__name__
         number = check_count(owner, "epoch", epoch, minimum=0)
         move_sampler(owner, self.sampler, number, step)

@@ -45,7 +45,6 @@ class Bags(ABC):
         """Return instances of a bag, shape `(k, ...)`.
 
         `rows` are positions in the bag, shape `(k,)`, in any order; None for all. Only these are read, and checked.
-
         """
 
     def __len__(self) -> int:
@@ -128,7 +127,6 @@ class ListBags(_StoredBags):
         bags: arrays or tensors of shape `(instances, features, ...)`, with the same features and of the same type.
         labels: 0/1 labels of the bags, shape `(n,)`.
 
-
     Example:
         >>> bags = ListBags([torch.zeros(3, 2), torch.ones(1, 2)], labels=[0, 1])
         >>> bags
@@ -180,14 +178,13 @@ class ListBags(_StoredBags):
 class FlatBags(_StoredBags):
     """Bags as consecutive rows of one array, which may be memory-mapped (`np.load(file, mmap_mode="r")`).
 
-    Of a memory-mapped array only the requested instances are read and checked. The system may cache pages that were
-    read, and pickling (as for spawned workers) copies the array; :class:`FileBags` does neither.
+    Of a memory-mapped array only the requested instances are read and checked. Pickling, as for spawned workers, copies
+    the array; that of :class:`FileBags` does not.
 
     Args:
         instances: instances of all bags, bag after bag, shape `(T, features, ...)`.
         offsets: where each bag begins, and `T`, shape `(n + 1,)`.
         labels: 0/1 labels of the bags, shape `(n,)`.
-
 
     Example:
         >>> FlatBags(torch.arange(8.0).reshape(4, 2), offsets=[0, 3, 4], labels=[0, 1]).instances(1)
@@ -259,7 +256,6 @@ class FileBags(_StoredBags):
     Args:
         paths: `.npy` files of shape `(instances, features, ...)`, as `np.save` writes them.
         labels: 0/1 labels of the bags, shape `(n,)`.
-
 
     Example:
         >>> import tempfile

@@ -255,9 +255,8 @@ def _check_parts(inputs: object) -> list[Tensor]:
 class IndexedDataset(Dataset[tuple[object, int, int]]):
     """Map-style data set with items `(inputs, label, index)`; `index` is the position in the data set wrapped.
 
-    A `DataLoader` makes batches `(inputs, labels, index)` of them, with int64 vectors `labels` and `index`; so does
-    the one of PyG, with a `Batch` of graphs as inputs. The order of wrapping decides the numbering:
-    `Subset(IndexedDataset(d), rows)` keeps the numbers of `d`, for a loss built with the labels of `d`;
+    A `DataLoader`, of PyG too, makes batches `(inputs, labels, index)` of them. The order of wrapping decides the
+    numbering: `Subset(IndexedDataset(d), rows)` keeps the numbers of `d`, for a loss built with the labels of `d`;
     `IndexedDataset(Subset(d, rows))` counts from 0, for a loss built with the labels of those rows.
 
     Args:

@@ -148,11 +148,8 @@ def fraud_table(
 ) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     """Return made-up card payments of mixed types, a few of them fraud.
 
-    The log odds of fraud are a sum of one term for each column, two interactions (a large amount on a new device; a
-    payment from abroad by a young account), and a normal number that no column tells. Of the frauds 4 % are not
-    reported, and 0.05 % of the other payments are reported by mistake. So no model orders all pairs.
-
-    `positive_rate` is the expected share of frauds, in (0, 0.5], before the errors of reporting. In `distance_km` and
+    Of the frauds 4 % are not reported, and 0.05 % of the other payments are reported by mistake. So no model orders all
+    pairs. `positive_rate` is the expected share of frauds, in (0, 0.5], before these errors. In `distance_km` and
     `account_age_days` some values are missing.
     """
     import pandas as pd

@@ -67,16 +67,13 @@ class Evaluation(Protocol):
 def predict_scores(
     model: nn.Module, batches: Iterable[Sequence[object]] | Evaluation, *, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return raw scores and labels of all batches, on the CPU. The model is evaluated in eval mode.
+    """Return raw scores, float64, and labels of all batches, on the CPU. The model is evaluated in eval mode.
 
     Args:
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`. Where rows are not the first dimension of its
             outputs, its attribute `row_dim` says which they are.
         batches: loader of `(inputs, labels, ...)` batches, or :class:`~moreauc.data.BagEvaluation`.
         device: device of the model; inferred by default.
-
-    Returns:
-        Scores of shape `(n,)`, float64, and labels of shape `(n,)`.
 
     Example:
         >>> from moreauc.data import TensorBatches
@@ -141,7 +138,6 @@ class BagEvaluation:
         temperature: of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
 
-
     Example:
         >>> from moreauc.data import ListBags
         >>> bags = ListBags([torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0]])], labels=[0, 1])
@@ -179,9 +175,8 @@ def bag_scores(
 ) -> Tensor:
     """Return the raw scores of whole bags, pooled over all of their instances, before any link.
 
-    Instances are read and scored in chunks: small bags share a chunk, a larger bag is split. The parts are combined in
-    float64 by the averages that define the pooling, so that the result does not depend on the chunks, nor memory on the
-    size of the bags. The model is evaluated in eval mode and returned to its previous mode.
+    Instances are read and scored in chunks, which the result does not depend on: small bags share a chunk, a larger bag
+    is split. The model is evaluated in eval mode. Scores are float64 of shape `(n,)`, on the CPU.
 
     Args:
         model: maps instances `(T, ...)` to scores, `(T,)` or `(T, 1)`; for attention to `(T, 2)`, score and logit.
@@ -190,9 +185,6 @@ def bag_scores(
         temperature: of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
         device: device of the model; inferred by default.
-
-    Returns:
-        Scores, float64 of shape `(n,)`, on the CPU.
 
     Example:
         >>> from moreauc.data import ListBags

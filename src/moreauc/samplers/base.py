@@ -269,10 +269,8 @@ def plan_class(
     """Return the rows of each step, shape `(steps, size)`: no repeats in a step, counts equal up to 1.
 
     An epoch has whole passes over the rows, and some rows once more. The passes, with this surplus ahead of them, are
-    cut into batches, and the epoch begins at a random one: no step has the surplus oftener than others.
-
-    `past` is the number of steps in all earlier epochs and the mean number in an epoch, where epochs may have one step
-    more than others; None where they are equally long.
+    cut into batches, and the epoch begins at a random one. `past` is the number of steps in all earlier epochs and the
+    mean number in an epoch, where epochs may have one step more than others; None where they are equally long.
     """
     past = (epoch * steps, Fraction(steps)) if past is None else past
     if size == num_rows:

@@ -89,11 +89,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
             self.sampler.set_epoch(epoch)
 
     def set_position(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch.
-
-        Raises:
-            ValueError: if the sampler inside has no `set_position`.
-        """
+        """Go to a step of an epoch."""
         move_sampler(_OWNER, self.sampler, epoch, step)
 
     def state_dict(self) -> dict[str, int]:
