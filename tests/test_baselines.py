@@ -264,6 +264,7 @@ def test_proximal_point_leaves_gradients_and_parameters_without_one_alone():
     proximal = ProximalPoint(optimizer, 5.0)
     with torch.no_grad():
         frozen.fill_(7.0)
+    proximal.restart()  # no iterate yet: the reference stays
     quadratic(optimizer, [weight], 1)
     assert weight.grad.tolist() == [-4.0, -4.0] and frozen.grad is None  # the loss's own
     optimizer.step()  # the same gradient once more: the pull is that of the new place only
@@ -289,23 +290,6 @@ def test_proximal_point_refuses_a_fused_optimizer_under_a_gradient_scaler(unscal
         scaler.step(optimizer)
     assert weight.tolist() == [1.0, 1.0] and torch.equal(weight.grad, gradient)
     assert proximal.state_dict()["steps"] == 0
-
-
-def test_proximal_point_restarts_at_the_average_of_the_iterates_since_the_last_restart():
-    weight = nn.Parameter(torch.tensor([0.0]))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    proximal = ProximalPoint(optimizer, 0.0)
-    proximal.restart()
-    assert proximal.state_dict()["reference"][0].item() == 0.0  # no iterate yet
-    for place in (1.0, 2.0, 6.0):
-        weight.grad = weight.detach() - place
-        optimizer.step()
-    proximal.restart()
-    assert proximal.state_dict()["reference"][0].item() == pytest.approx(3.0)
-    weight.grad = weight.detach() - 10.0
-    optimizer.step()
-    proximal.restart()
-    assert proximal.state_dict()["reference"][0].item() == pytest.approx(10.0)
 
 
 def test_proximal_point_follows_casts_new_groups_and_averages_half_types_in_float32():

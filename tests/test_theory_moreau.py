@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
 from moreauc.theory import moreau_envelope
-from moreauc.theory._quadratic import solve_simplex
 
 
 def soft(w, rho_bar):
@@ -169,39 +166,3 @@ def test_errors(change, match):
 def test_running_out_of_evaluations_is_an_error():
     with pytest.raises(RuntimeError, match=r"3 evaluations prove only a gap of .* raise max_evaluations or tol"):
         moreau_envelope(lambda x: x.abs().sum(), torch.tensor([0.3, 1.7]), 0.7, max_evaluations=3)
-
-
-def simplex_by_enumeration(slopes, errors, mu):
-    """Least dual value over all supports, each solved as a linear system."""
-    best = np.inf
-    for size in range(1, len(slopes) + 1):
-        for support in map(list, itertools.combinations(range(len(slopes)), size)):
-            system = np.ones((size + 1, size + 1))
-            system[:-1, :-1] = slopes[support] @ slopes[support].T / mu
-            system[-1, -1] = 0.0
-            weights = np.linalg.lstsq(system, np.append(-errors[support], 1.0), rcond=None)[0][:-1]
-            if weights.min() >= -1e-9 and abs(weights.sum() - 1.0) < 1e-9:
-                mean = weights @ slopes[support]
-                best = min(best, mean @ mean / (2 * mu) + weights @ errors[support])
-    return best
-
-
-@pytest.mark.parametrize("kind", ["random", "dependent", "repeated", "through zero"])
-@pytest.mark.parametrize("dim", [1, 2, 4])
-def test_quadratic_programme_against_enumeration(dim, kind):
-    rng = np.random.default_rng(dim)
-    for _ in range(10):
-        slopes, errors = rng.normal(size=(8, dim)), rng.exponential(size=8) * rng.integers(0, 2, size=8)
-        if kind == "dependent":
-            slopes[4:] = 0.5 * (slopes[:4] + slopes[[1, 2, 3, 0]])
-        elif kind == "repeated":
-            slopes[4:] = slopes[:4]
-        elif kind == "through zero":
-            slopes[4:], errors = -slopes[:4], 1e-3 * errors
-        support, weights, step = solve_simplex(slopes, errors, 0.3, [0], np.ones(1))
-        mean = weights @ slopes[support]
-        value = mean @ mean / 0.6 + weights @ errors[support]
-        assert weights.min() >= 0.0 and weights.sum() == pytest.approx(1.0) and len(support) <= dim + 1
-        assert value == pytest.approx(simplex_by_enumeration(slopes, errors, 0.3), abs=1e-10)
-        np.testing.assert_allclose(step, -mean / 0.3, atol=1e-9)
-        assert (slopes @ step - errors).max() + 0.15 * step @ step == pytest.approx(-value, abs=1e-10)
