@@ -59,6 +59,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     the paper adds inside its exponentials are 0.
 
     Args:
+        margin: of the surrogate; None for the paper's 0.5 (for the ramp, its default).
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
         gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
             each at least 0 or "theory"; or one of these for all three.

@@ -63,7 +63,7 @@ class GroupSampler(_UnevenSampler):
     belongs to all of its groups, also to those that the batch was not drawn for (:meth:`batch_groups`). Rows of no
     group are never drawn.
 
-    Resuming is as for :class:`~moreauc.samplers.PosNegSampler`. For several processes use
+    Resuming, `epoch` and `start` are as for :class:`~moreauc.samplers.PosNegSampler`. For several processes use
     :class:`~moreauc.samplers.DistributedBatchSampler`.
 
     Args:
@@ -73,10 +73,6 @@ class GroupSampler(_UnevenSampler):
         samples_per_group: rows of each, :math:`B_2`, at least 1.
         num_groups: number of groups; None for one more than the largest id, or the number of columns.
         seed: at least 0.
-
-    Attributes:
-        epoch: the epoch that iterating gives; it starts at 0.
-        start: the step of that epoch at which iterating begins.
 
     Example:
         >>> sampler = GroupSampler([0, 0, 0, 0, 0, 1, 1, 2], groups_per_batch=2, samples_per_group=2)
