@@ -1,10 +1,7 @@
 """Checkpoints: everything a training run needs to be resumed as if it had never been interrupted.
 
-:func:`moreauc.train.fit` saves and resumes by itself if it is given a folder. For a loop of your own:
-
-- :class:`RunState` holds the parts of a run, gives their state as plain data, and restores it;
-- :class:`Checkpoints` keeps the last states in a folder;
-- :func:`save_checkpoint`, :func:`load_checkpoint`: one file, for anything else.
+:func:`moreauc.train.fit` saves and resumes by itself if it is given a folder; the names here are for a loop of your
+own.
 """
 
 from moreauc.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint

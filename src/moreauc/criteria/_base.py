@@ -82,8 +82,8 @@ class Criterion(nn.Module):
     that raises has changed nothing. In `eval()` mode a call is pure: no row is read or moved, and the scalar is the
     objective at the values given, with its ordinary gradient.
 
-    Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU reading them
-    would force a synchronization: there errors of values are raised by a later call (`checks`; docs/performance.md).
+    Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU errors of values
+    are raised by a later call (`checks`; docs/performance.md).
 
     What several losses take is described once, here or in a class between; :func:`composed` adds it to each.
 

@@ -1,13 +1,5 @@
 """Data that knows its row numbers, as the losses need them: every batch is `(inputs, labels, index)`.
 
-- :class:`IndexedDataset`: any map-style data set, for a `DataLoader`;
-- :class:`TensorBatches`: tensors in memory, without a `DataLoader`;
-- :class:`ListBags`, :class:`FlatBags`, :class:`FileBags`: labelled bags of instances;
-- :class:`BagBatches`: batches of bags with a few instances of each; :class:`SampledBags` with :class:`BagSampler` and
-  :func:`collate_bags`: the same through a `DataLoader`;
-- :class:`BagEvaluation`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances;
-- :func:`load_example`, :func:`digit_bags`, :func:`planted_groups`: tables, bags and groups to try things on.
-
 Names are loaded on first use.
 """
 

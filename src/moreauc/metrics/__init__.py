@@ -1,18 +1,6 @@
 """Scores of a ranking inside a region of the ROC curve, and scores of the worst groups.
 
-Partial AUC (true positive rate at least `min_tpr`, false positive rate at most `max_fpr`):
-
-- :func:`tpauc_score`: fraction of correctly ordered pairs, the scale of the paper; :func:`tpauc_area_score`: raw area;
-- :func:`tpauc_scorer`: for scikit-learn's model selection; :class:`StreamingTPAUC`: batch by batch;
-- :func:`enrichment_factor`, :func:`bedroc_score`: positives at the top of a list, as in virtual screening;
-- :func:`bootstrap_interval`: confidence interval of a score; :func:`plot_roc_region`: ROC curves with the region.
-
-Groups:
-
-- :func:`group_loss`, :func:`group_accuracy`, :func:`group_auc`: of the worst group, the K worst, or on average;
-- :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
-
-Each is loaded on first use.
+Names are loaded on first use.
 """
 
 from importlib import import_module

@@ -1,10 +1,4 @@
-"""Batch samplers: they choose the rows of each batch.
-
-- :class:`PosNegSampler`: fixed numbers of positives and negatives in every batch;
-- :class:`GroupSampler`: some groups in every batch, and some rows of each;
-- :class:`ShuffledSampler`: shuffled rows, regardless of their groups;
-- :class:`DistributedBatchSampler`: the batches of any of them, split over several processes.
-"""
+"""Batch samplers: they choose the rows of each batch."""
 
 from moreauc.samplers.base import PosNegSampler
 from moreauc.samplers.distributed import DistributedBatchSampler
