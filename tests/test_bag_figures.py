@@ -61,7 +61,7 @@ def test_a_small_change_of_an_instance_counts_by_its_weight(pooling):
         assert (up - down) / 2e-5 == pytest.approx(weight, abs=1e-7)
 
 
-@pytest.mark.parametrize("size", [1e3, 1e8, 1e17])
+@pytest.mark.parametrize("size", [1e3, 1e17])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_large_outputs_do_not_overflow(size, dtype):
     logits = torch.tensor([size, -size, size, 0.0], dtype=dtype)
@@ -199,9 +199,8 @@ def test_instances_that_cannot_be_drawn(change, message):
 IMAGE = np.random.Generator(np.random.PCG64(1)).integers(0, 256, (70, 101, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "float", "tensor"])
-def test_patches_lie_where_they_were_cut(kind):
-    image = {"bytes": IMAGE, "float": IMAGE / 255.0, "tensor": torch.from_numpy(IMAGE)}[kind]
+@pytest.mark.parametrize("image", [IMAGE, IMAGE / 255.0, torch.from_numpy(IMAGE)], ids=["bytes", "float", "tensor"])
+def test_patches_lie_where_they_were_cut(image):
     weights = np.arange(6) / 15
     figure = plot_patch_weights(image, weights, title="tissue", alpha=0.3)
     left, right = figure.axes[:2]
@@ -210,12 +209,12 @@ def test_patches_lie_where_they_were_cut(kind):
     expected = (0.299 * IMAGE[5, 7, 0] + 0.587 * IMAGE[5, 7, 1] + 0.114 * IMAGE[5, 7, 2]) / 255.0
     assert grey.get_array()[5, 7] == pytest.approx(expected)
     assert colors.get_extent() == [-0.5, 95.5, 63.5, -0.5] and colors.get_alpha() == 0.3
-    for pixel_row, pixel_column in [(0, 0), (31, 32), (32, 31), (63, 95)]:
-        shown = colors.get_array()[pixel_row // 32, pixel_column // 32]
-        assert shown == weights[3 * (pixel_row // 32) + pixel_column // 32]
+    for row, column in [(0, 0), (31, 32), (32, 31), (63, 95)]:
+        assert colors.get_array()[row // 32, column // 32] == weights[3 * (row // 32) + column // 32]
     assert right.get_xlim() == (-0.5, 100.5) and right.get_ylim() == (69.5, -0.5)  # the rest of the image is seen
-    assert figure.get_suptitle() == "tissue"
-    assert png(figure)[:4] == b"\x89PNG"
+    assert figure.get_suptitle() == "tissue" and png(figure)[:4] == b"\x89PNG"
+    smaller = plot_patch_weights(image, [0.2, 0.8], patch=20, grid=(1, 2))
+    assert smaller.axes[1].images[1].get_extent() == [-0.5, 39.5, 19.5, -0.5] and not smaller.get_suptitle()
 
 
 def test_the_colours_on_the_page_are_those_of_the_patches():
@@ -232,12 +231,6 @@ def test_the_colours_on_the_page_are_those_of_the_patches():
     rows, columns = np.nonzero(inside)
     assert inside.mean() == pytest.approx(0.25, abs=0.02)
     assert rows.min() > 0.48 * len(inside) and columns.max() < 0.52 * inside.shape[1]
-
-
-def test_a_smaller_grid():
-    figure = plot_patch_weights(IMAGE, [0.2, 0.8], patch=20, grid=(1, 2))
-    assert figure.axes[1].images[1].get_extent() == [-0.5, 39.5, 19.5, -0.5]
-    assert not figure.get_suptitle()
 
 
 @pytest.mark.parametrize(
