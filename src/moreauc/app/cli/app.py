@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import moreauc
 from moreauc.app.cli.console import complain, say
-from moreauc.app.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
+from moreauc.app.cli.options import COMMANDS, signature
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer has a click of its own, and does not export this class of it
 
@@ -73,25 +73,20 @@ app = typer.Typer(
 )
 
 
-def _command(name: str, options: type[object]) -> Callable[..., None]:
-    """Return a command that takes the fields of `options`; its module is imported when it is called."""
+def _command(name: str) -> Callable[..., None]:
+    """Return a command, whose module is imported when it is called."""
+    options = COMMANDS[name]
 
     def call(**values: object) -> None:
         getattr(import_module(f"moreauc.app.cli.{name}"), name)(options(**values))
 
-    call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+    call.__signature__ = signature(name)  # type: ignore[attr-defined]
     call.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(options.__doc__ or ""))  # one line a paragraph
     return call
 
 
-for _name, _options in {
-    "fit": FitOptions,
-    "evaluate": EvaluateOptions,
-    "predict": PredictOptions,
-    "compare": CompareOptions,
-    "example": ExampleOptions,
-}.items():
-    app.command(_name)(_command(_name, _options))
+for _name in COMMANDS:
+    app.command(_name)(_command(_name))
 
 
 @app.callback(invoke_without_command=True)
