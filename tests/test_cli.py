@@ -422,7 +422,7 @@ def test_a_figure_that_fails_costs_no_comparison(trained, tmp_path, monkeypatch)
     def fail(*values):
         raise RuntimeError("no font")
 
-    monkeypatch.setattr(compare, "compare_report", fail)
+    monkeypatch.setattr(compare, "compare_sections", fail)
     out = tmp_path / "out"
     result = call("compare", trained / "data.csv", "--target", "state", "--out", out, "--methods", "lr", *FEW)
     wanted = f"error: {out / 'report.json'}: the numbers are saved here, but what comes after it failed: "

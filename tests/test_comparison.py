@@ -18,7 +18,7 @@ from moreauc._checks import NotFiniteError
 from moreauc._registry import BASELINES, METHODS, NETWORK_GRID, every_method
 from moreauc.app.baselines import BagStatistics, group_weights
 from moreauc.app.cli.compare import tie_warnings
-from moreauc.app.comparison import Candidate, Comparison, Table, candidates, network
+from moreauc.app.comparison import Candidate, Comparison, LabelledData, candidates, network
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCBooster, TPAUCClassifier
 from moreauc.metrics import tpauc_score
@@ -77,7 +77,7 @@ def test_the_test_rows_are_never_trained_on_or_tuned_by(table):
     train, test = next(iter(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y)))
     X[train, 0] = -y[train]  # and is the opposite on the training rows
     plan = Comparison([fake()], (REGION,), trials=3)
-    (record,) = plan.pieces()[0].tune_and_test(Table(X, y), plan)
+    (record,) = plan.pieces()[0].tune_and_test(LabelledData(X, y), plan)
     assert record["options"] == {"column": 2} and record["test_rows"] == test.tolist()
 
 
@@ -176,7 +176,7 @@ def test_candidates_learn_a_frame_with_levels_and_missing_values(name):
     frame.loc[::7, "a"] = np.nan
     (candidate,) = candidates([name], module="linear")
     rows = np.arange(300)
-    scores = candidate.fit_and_score(candidate.draw(1, 0)[0], REGION, Table(frame, y), rows[:200], rows[200:], 0)
+    scores = candidate.fit_and_score(candidate.draw(1, 0)[0], REGION, LabelledData(frame, y), rows[:200], rows[200:], 0)
     assert tpauc_score(y[200:], scores, min_tpr=0.5, max_fpr=0.5) > 0.6
 
 
@@ -208,7 +208,9 @@ def library_default(name, seed):
 def test_the_first_trial_of_a_baseline_is_the_library_as_it_comes(name):
     X, y = make_classification(200, 5, weights=[0.8], flip_y=0.1, random_state=3)
     (candidate,) = candidates([name])
-    scores = candidate.fit_and_score(candidate.draw(1, 5)[0], REGION, Table(X, y), np.arange(150), np.arange(200), 5)
+    scores = candidate.fit_and_score(
+        candidate.draw(1, 5)[0], REGION, LabelledData(X, y), np.arange(150), np.arange(200), 5
+    )
     inputs = TableEncoder(standardize=name == "lr").fit(X[:150]).transform(X)
     model = library_default(name, seed=5).fit(inputs[:150], y[:150])
     raw = hasattr(model, "decision_function")
@@ -269,7 +271,7 @@ def test_models_that_are_no_networks_are_candidates():
     assert (auto.title, trees.title) == ("TPAUCAuto", "TPAUCBooster") and auto.regional and trees.regional
     assert trees.draw(1, 0) == [{"n_estimators": 100, "booster_options": None}]
     rows, others = np.arange(100), np.arange(100, 160)
-    scores = trees.fit_and_score(trees.draw(1, 0)[0], REGION, Table(X, y), rows, others, 3)
+    scores = trees.fit_and_score(trees.draw(1, 0)[0], REGION, LabelledData(X, y), rows, others, 3)
     again = TPAUCBooster(min_tpr=REGION[0], max_fpr=REGION[1], random_state=3).fit(X[rows], y[rows])
     np.testing.assert_array_equal(scores, again.decision_function(X[others]))
 
@@ -286,7 +288,7 @@ def test_bags_are_compared_as_rows_are():
         (candidate,) = candidates([record["method"]], **settings)
         test = np.array(record["test_rows"])
         train = np.setdiff1d(np.arange(48), test)
-        scores = candidate.fit_and_score(record["options"], REGION, Table(bags, y), train, test, 0)
+        scores = candidate.fit_and_score(record["options"], REGION, LabelledData(bags, y), train, test, 0)
         np.testing.assert_array_equal(scores, record["test_scores"])
 
 

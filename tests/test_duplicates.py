@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moreauc.app.cli.options import FitOptions
-from moreauc.app.comparison import Comparison, Table
+from moreauc.app.comparison import Comparison, LabelledData
 from moreauc.app.tables.base import equal_rows, read_split
 from moreauc.app.tables.rows import RowTableTask, draw_test_rows
 from moreauc.data import ListBags
@@ -88,7 +88,7 @@ class TestSplits:
         groups, random = different % 7, np.random.RandomState
         plain = hold_out_groups(groups, positive, 0.25, random(seed))
         assert (hold_out_groups(groups, positive, 0.25, random(seed), same=different)[1] == plain[1]).all()
-        tables = Table(None, positive.astype(int)), Table(None, positive.astype(int), same=different)
+        tables = LabelledData(None, positive.astype(int)), LabelledData(None, positive.astype(int), same=different)
         for a, b in zip(*(table.split_rows(5, seed, 2) for table in tables), strict=True):
             assert (a == b).all()
 
@@ -108,7 +108,7 @@ class TestSplits:
 
     def test_folds_of_a_comparison(self, seed):
         same, positive = blocks(seed=seed)
-        table = Table(None, positive.astype(int), same=same)
+        table = LabelledData(None, positive.astype(int), same=same)
         seen = []
         for fold in range(5):
             train, test = table.split_rows(5, seed, fold)

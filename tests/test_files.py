@@ -6,7 +6,6 @@ import errno
 import logging
 import resource
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 from experiments.engine import write_records
 from experiments.files import save_figure, write_arrays
 from moreauc._system import written_whole
-from moreauc.app.cli.saved import SavingOptions, run_folder, save_model
+from moreauc.app.cli.saved import run_folder, save_model
 from moreauc.app.report.pages import Report
 from moreauc.app.tables.files import write_table
 from moreauc.checkpoint import save_checkpoint
@@ -37,7 +36,6 @@ def no_room(size=100):
 FRAME = pd.DataFrame({"a": np.arange(1000.0)})
 WRITERS = {
     "a.checkpoint": lambda path: save_checkpoint(path, {"a": torch.zeros(1000)}),
-    "data.json": lambda path: SavingOptions(path.parent).begin(Path(__file__), {str(k): "number" for k in range(99)}),
     "model.joblib": lambda path: save_model(path.parent, np.arange(999.0), None, None),
     "report.json": lambda path: Report("t" * 200, "c", {}).write(path.parent),
     "results.png": lambda path: save_figure(Figure(), path),

@@ -218,7 +218,7 @@ def test_names_of_groups_are_read_as_text(texts, names, file, tmp_path):
 def test_of_many_groups_the_worst_are_printed():
     losses = np.arange(50.0)
     table = group_table(groups=np.arange(50), losses=losses, names=[f"g{k}" for k in range(50)])
-    evaluation = GroupEvaluation("SONX", table, 1, 0.5, "R2", Resamples(49.0, losses))
+    evaluation = GroupEvaluation(table, 1, 0.5, "R2", title="SONX", resamples=Resamples(49.0, losses))
     title, columns, cells = GroupTableTask(Schema(), None, ()).printed("", [evaluation])[1]
     assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
     assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20

@@ -14,7 +14,7 @@ from experiments.data.fingerprints import FINGERPRINT_SETS, load_fingerprints
 from experiments.data.groups import load_adult
 from experiments.data.keel import load_keel
 from experiments.data.mil import load_fox, load_musk2
-from moreauc.app.comparison import Table
+from moreauc.app.comparison import LabelledData
 from moreauc.data import Bags, digit_bags
 from moreauc.data.examples import load_example
 
@@ -22,7 +22,7 @@ _BAGS = {"MUSK2": load_musk2, "Fox": load_fox}
 
 
 @lru_cache(maxsize=2)
-def load_table(name: str, folder: Path | None = None) -> Table:
+def load_table(name: str, folder: Path | None = None) -> LabelledData:
     """Return all rows of a table; fingerprints with their split into training and test rows.
 
     Args:
@@ -32,26 +32,26 @@ def load_table(name: str, folder: Path | None = None) -> Table:
     """
     if name in FINGERPRINT_SETS:
         bits, labels, train, test = load_fingerprints(name, folder)
-        return Table(bits, labels, (train, test))
+        return LabelledData(bits, labels, (train, test))
     if name in ADBENCH_SETS:
-        return Table(*load_adbench(name, folder))
+        return LabelledData(*load_adbench(name, folder))
     if name == "Adult":
         data = load_adult(folder)
-        return Table(data.X, data.y)
+        return LabelledData(data.X, data.y)
     if name == "fraud":
-        return Table(*load_example("fraud")[:2])
+        return LabelledData(*load_example("fraud")[:2])
     if name in _BAGS:
         bags = _BAGS[name](folder)
-        return Table(_as_list(bags), bags.labels.numpy())
+        return LabelledData(_as_list(bags), bags.labels.numpy())
     if name.startswith("digits "):
         digits = digit_bags(target=int(name.split()[1]))
         labels = np.concatenate([digits.train.labels.numpy(), digits.test.labels.numpy()])
         rows = np.arange(len(labels))
         parts = rows[: len(digits.train)], rows[len(digits.train) :]
-        return Table(_as_list(digits.train) + _as_list(digits.test), labels, parts)
+        return LabelledData(_as_list(digits.train) + _as_list(digits.test), labels, parts)
     if name.startswith("made "):
-        return Table(*make_classification(300, 5, weights=[0.8], flip_y=0.1, random_state=int(name.split()[1])))
-    return Table(*load_keel(name, folder))
+        return LabelledData(*make_classification(300, 5, weights=[0.8], flip_y=0.1, random_state=int(name.split()[1])))
+    return LabelledData(*load_keel(name, folder))
 
 
 def _as_list(bags: Bags) -> list[NDArray[np.float32]]:

@@ -27,7 +27,7 @@ from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies.defaults_entries import ENTRIES, Entry, Model
 from experiments.studies.defaults_page import make_page
-from moreauc.app.comparison import Region, Table
+from moreauc.app.comparison import LabelledData, Region
 from moreauc.app.report.pages import Report
 from moreauc.metrics import bedroc_score, enrichment_factor, tpauc_score
 
@@ -128,7 +128,7 @@ def run_candidate(
 
 
 def _tune(
-    entry: Entry, table: Table, train: NDArray[Any], regions: Sequence[Region], seed: int
+    entry: Entry, table: LabelledData, train: NDArray[Any], regions: Sequence[Region], seed: int
 ) -> tuple[list[int], float]:
     """Return the number of the best setting for each region, by validation rows, and the seconds of all fits."""
     labels = table.positive
@@ -150,7 +150,7 @@ def _top_scores(labels: NDArray[Any], scores: NDArray[Any]) -> Record:
     return {"enrichment": factors, "bedroc": bedroc_score(labels, scores)}
 
 
-def _fit(model: Model, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:
+def _fit(model: Model, table: LabelledData, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:
     """Train on `rows`; return the scores of `others` and the processor's seconds of both, on one thread."""
     X, Z = table.take(rows), table.take(others)
     if issparse(X) and not get_tags(model).input_tags.sparse:
@@ -163,7 +163,7 @@ def _fit(model: Model, table: Table, rows: NDArray[Any], others: NDArray[Any]) -
     return np.asarray(scores), time.process_time() - began
 
 
-def split_table(dataset: str, seed: int, test_fraction: float, most_rows: int, folder: Path | None) -> Table:
+def split_table(dataset: str, seed: int, test_fraction: float, most_rows: int, folder: Path | None) -> LabelledData:
     """Return a table with its training and test rows: of fingerprints by scaffold, of others drawn by the seed."""
     whole = load_table(dataset, folder)
     if whole.split is not None:

@@ -27,7 +27,7 @@ from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.files import save_figure
 from experiments.machine import seeded
-from moreauc.app.comparison import Region, Table
+from moreauc.app.comparison import LabelledData, Region
 from moreauc.app.report.pages import COLORS, Report, Section
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import get_surrogate
@@ -143,9 +143,9 @@ def run_condition(
 
 
 @lru_cache(maxsize=2)
-def _load(dataset: str, folder: Path | None) -> Table:
+def _load(dataset: str, folder: Path | None) -> LabelledData:
     if dataset == "made":
-        return Table(*make_classification(20_000, 5, flip_y=0.2, random_state=0))
+        return LabelledData(*make_classification(20_000, 5, flip_y=0.2, random_state=0))
     return load_table(dataset, folder)
 
 

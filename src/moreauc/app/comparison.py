@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypedDict
 
 import joblib  # type: ignore[import-untyped]
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import rankdata
+from sklearn.base import ClassifierMixin
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import NotFiniteError, check_count, check_region, floor_count
@@ -38,25 +39,26 @@ from moreauc._registry import (
 from moreauc._system import one_thread
 from moreauc.app.baselines import scores_of
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
-from moreauc.data.tabular import same_rows
+from moreauc.data.tabular import Input, same_rows
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags
+from moreauc.tasks.base import Array
 
 __all__ = ["Comparison"]
 
-Array = NDArray[Any]
 Region = tuple[float, float]
-Options = dict[str, Any]
+Options = dict[str, object]
+Grid = Mapping[str, tuple[object, ...]]
 
 _OWNER = "Comparison"
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelledData:
     """Rows, or bags of instances, and their 0/1 labels."""
 
-    X: Any  # array or DataFrame; or a list of bags
+    X: Input | list[ArrayLike]  # array or DataFrame; or a list of bags
     positive: Array  # the labels
     split: tuple[Array, Array] | None = None  # training and test rows, where these are given
     # equal rows have equal numbers, from 0, and stay in one fold; None: equal rows are ignored, as in committed studies
@@ -118,8 +120,8 @@ class Candidate:
     name: str
     title: str
     regional: bool
-    grid: Mapping[str, tuple[Any, ...]]
-    make: Callable[[Options, Region, int], Any]
+    grid: Grid
+    make: Callable[[Options, Region, int], ClassifierMixin]
 
     def draw(self, trials: int, seed: int) -> list[Options]:
         """Return the options of `trials` different trials: the defaults, then random draws from the grid.
@@ -130,7 +132,7 @@ class Candidate:
         repeated draw is skipped. A small grid may give fewer trials.
         """
         found = [{name: values[0] for name, values in self.grid.items()}]
-        queues: dict[str, list[Any]] = {name: [] for name in self.grid}
+        queues: dict[str, list[int]] = {name: [] for name in self.grid}
         randoms = {name: np.random.default_rng([seed, *name.encode()]) for name in self.grid}
         size = math.prod(len(values) for values in self.grid.values())
         while len(found) < min(trials, size):
@@ -147,7 +149,7 @@ class Candidate:
         return found
 
     def fit_and_score(
-        self, options: Options, region: Region, table: Table, rows: Array, others: Array, seed: int
+        self, options: Options, region: Region, table: LabelledData, rows: Array, others: Array, seed: int
     ) -> Array | None:
         """Train on `rows` of the table and return the scores of `others`; None where the training diverged."""
         estimator = self.make(options, region, seed)
@@ -161,7 +163,7 @@ class Candidate:
         return scores if np.isfinite(scores).all() else None
 
 
-def candidates(names: Sequence[str | Candidate], **settings: Any) -> list[Candidate]:
+def candidates(names: Sequence[str | Candidate], **settings: object) -> list[Candidate]:
     """Return the candidates of these names.
 
     Args:
@@ -206,12 +208,7 @@ def _every_row_method() -> tuple[str, ...]:
 
 
 def baseline(task: TaskName, name: str) -> Candidate:
-    """Return a baseline of a task, key of `BASELINES[task]`; a missing package is a ModuleNotFoundError.
-
-    Example:
-        >>> baseline("groups", "lr").draw(2, seed=0)[0]
-        {'C': 1.0}
-    """
+    """Return a baseline of a task, key of `BASELINES[task]`; a missing package is a ModuleNotFoundError."""
     found = BASELINES[task][name]
     found.check_installed()
     return Candidate(name, found.title, False, found.grid, partial(_make_baseline, found))
@@ -222,17 +219,13 @@ def network(
     *,
     name: str | None = None,
     title: str | None = None,
-    grid: Mapping[str, tuple[Any, ...]] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    grid: Grid | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Candidate:
     """Return a candidate that trains a network with a loss of this package.
 
-    Args:
-        method: of rows or bags, key of :data:`moreauc.methods.METHODS`.
-        name: key of the variant; None for `method`.
-        title: its name in tables; None for that of the method.
-        grid: options of the loss with the values to try; None for those of the method.
-        settings: arguments of the classifier.
+    A variant has a name, a title, and a grid of options of the loss; by default these are those of the method.
+    `settings` are arguments of the classifier.
 
     Example:
         >>> variant = network("sonx", name="slow", title="SONX, slow", grid={"threshold_lr": (0.1,)})
@@ -250,29 +243,59 @@ def network(
     return Candidate(name or method, title or found.title, found.regional, tuned, make)
 
 
-def _network_grid(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+def _network_grid(kind: Callable[..., ClassifierMixin]) -> Grid:
     """Return what all networks of an estimator are tuned over, its own defaults first."""
     defaults = kind().get_params()
     own = {name: defaults[name] for name in NETWORK_GRID}
     return {name: (own[name], *(value for value in NETWORK_GRID[name] if value != own[name])) for name in own}
 
 
-def _make_model(kind: type[Any], options: Options, region: Region, seed: int) -> Any:
+def _make_model(kind: Callable[..., ClassifierMixin], options: Options, region: Region, seed: int) -> ClassifierMixin:
     return kind(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-def _make_baseline(found: Baseline, options: Options, region: Region, seed: int) -> Any:
+def _make_baseline(found: Baseline, options: Options, region: Region, seed: int) -> ClassifierMixin:
     return found.make(options, seed)
 
 
 def _make_network(
-    kind: Any, loss: str, settings: Mapping[str, Any], options: Options, region: Region, seed: int
-) -> Any:
+    kind: Callable[..., ClassifierMixin], loss: str, settings: Options, options: Options, region: Region, seed: int
+) -> ClassifierMixin:
     """Make the classifier of a loss; each option is an argument of the classifier or of the loss."""
     shared = {key: options[key] for key in kind().get_params() if key in options}
     own = {key: options[key] for key in options if key not in shared}
-    area = {"min_tpr": region[0], "max_fpr": region[1]}
-    return kind(loss=loss, loss_options=own, **area, random_state=seed, **settings, **shared)
+    return _make_model(kind, {"loss": loss, "loss_options": own, **settings, **shared}, region, seed)
+
+
+class Record(TypedDict):
+    """What a comparison measured of one method in one region and fold."""
+
+    method: str
+    region: Region
+    seed: int
+    fold: int
+    score: float
+    tied: float  # share of the region's rows with the score of a row of the other class
+    inner_score: float
+    options: Options
+    seconds: float
+    failures: int  # trials that diverged
+    test_rows: list[int]  # of the first seed only
+    test_scores: list[float]
+
+
+class Row(TypedDict):
+    """One method in one region, over all seeds and folds."""
+
+    region: Region
+    method: str
+    title: str
+    scores: list[float]
+    mean: float
+    std: float
+    tied: float  # mean share of tied rows
+    seconds: float
+    rank: float  # among the methods
 
 
 @dataclass(frozen=True)
@@ -314,7 +337,7 @@ class Comparison:
     seeds: int = 1
     trials: int = 8
     jobs: int = 1
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("folds", "inner_folds"):
@@ -330,7 +353,7 @@ class Comparison:
             raise ValueError(f"{_OWNER}: methods must be names without repeats, at least one, got {names}")
 
     @property
-    def _for_all(self) -> dict[str, Any]:
+    def _for_all(self) -> Options:
         """Settings of all networks; without tuning, the ensemble has its default size."""
         return {**({"ensemble": None} if self.trials == 1 else {}), **self.settings}
 
@@ -342,7 +365,9 @@ class Comparison:
             pieces += [Piece(candidate, regions, seed, fold) for regions in groups]
         return pieces
 
-    def run(self, X: Any, y: ArrayLike, *, progress: Callable[[int, int], None] | None = None) -> ComparisonResult:
+    def run(
+        self, X: Input | list[ArrayLike], y: ArrayLike, *, progress: Callable[[int, int], None] | None = None
+    ) -> ComparisonResult:
         """Compare on one table, or on bags.
 
         Args:
@@ -357,28 +382,23 @@ class Comparison:
         positive = np.asarray(y)
         self._check(positive)
         same = same_bags(as_bags(_OWNER, X)[0]) if isinstance(X, list) else same_rows(_OWNER, X)
-        table = Table(X, positive, same=same)
+        table = LabelledData(X, positive, same=same)
         table.check_folds(self.folds, self.inner_folds, self.seeds, self.regions)
         pieces, started = self.pieces(), time.perf_counter()
-        finished: dict[int, list[dict[str, Any]]] = {}
-        for number, records in self._finished(pieces, table):
+        finished: dict[int, list[Record]] = {}
+        jobs = None if self.jobs == 1 else self.jobs  # None for joblib's configuration
+        if joblib.effective_n_jobs(jobs) == 1:
+            results = ((number, piece.tune_and_test(table, self)) for number, piece in enumerate(pieces))
+        else:
+            options = {"return_as": "generator_unordered", "pre_dispatch": "all", "batch_size": 1}
+            calls = (joblib.delayed(_work)(number, piece, table, self) for number, piece in enumerate(pieces))
+            results = joblib.Parallel(n_jobs=jobs, **options)(calls)
+        for number, records in results:  # as they finish
             finished[number] = records
             if progress is not None:
                 progress(len(finished), len(pieces))
         flat = [record for number in range(len(pieces)) for record in finished[number]]
         return ComparisonResult(self, positive, flat, time.perf_counter() - started)
-
-    def _finished(self, pieces: list[Piece], table: Table) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Do pieces of work by joblib; yield their numbers and records as they finish."""
-        jobs = None if self.jobs == 1 else self.jobs  # None for joblib's configuration
-        if joblib.effective_n_jobs(jobs) == 1:
-            for number, piece in enumerate(pieces):
-                yield number, piece.tune_and_test(table, self)
-            return
-        calls = (joblib.delayed(_work)(number, piece, table, self) for number, piece in enumerate(pieces))
-        yield from joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="all", batch_size=1)(
-            calls
-        )
 
     def _check(self, positive: Array) -> None:
         if positive.ndim != 1 or not np.isin(positive, (0, 1)).all():
@@ -397,42 +417,37 @@ class Comparison:
 
 @dataclass
 class ComparisonResult:
-    """What a comparison measured.
+    """What a comparison measured."""
 
-    Attributes:
-        comparison: its settings.
-        positive: the labels.
-        records: one dictionary for each method, region, seed and fold: `score`, `tied` (share of the region's rows with
-            the score of a row of the other class), `options`, `inner_score`, `seconds`, `failures` (trials that
-            diverged) and, for the first seed, `test_rows` and `test_scores`.
-        seconds: how long it took.
-    """
-
-    comparison: Comparison
-    positive: Array
-    records: list[dict[str, Any]]
-    seconds: float
+    comparison: Comparison  # its settings
+    positive: Array  # the labels
+    records: list[Record]
+    seconds: float  # how long it took
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One row for each region and method: scores, mean, std, mean share of tied rows, rank among the methods."""
-        rows: list[dict[str, Any]] = []
-        for region in self.comparison.regions:
-            group: list[dict[str, Any]] = []
+    def rows(self) -> list[Row]:
+        """One row for each region and method."""
+        rows: list[Row] = []
+        for region in [(low, high) for low, high in self.comparison.regions]:  # pairs of any kind
+            group: list[Row] = []
             for candidate in candidates(self.comparison.methods):
-                own = [r for r in self.records if r["method"] == candidate.name and r["region"] == tuple(region)]
+                own = [r for r in self.records if r["method"] == candidate.name and r["region"] == region]
                 scores = [record["score"] for record in own]
-                row: dict[str, Any] = {
-                    "region": tuple(region),
+                row: Row = {
+                    "region": region,
                     "method": candidate.name,
                     "title": candidate.title,
                     "scores": scores,
+                    "mean": float(np.mean(scores)),
+                    "std": float(np.std(scores, ddof=1)),
+                    "tied": float(np.mean([record["tied"] for record in own])),
+                    "seconds": sum(record["seconds"] for record in own),
+                    "rank": 0.0,
                 }
-                row |= {"mean": float(np.mean(scores)), "std": float(np.std(scores, ddof=1))}
-                row["tied"] = float(np.mean([record["tied"] for record in own]))
-                group.append(row | {"seconds": sum(record["seconds"] for record in own)})
-            ranks = rankdata([-row["mean"] for row in group])
-            rows += [row | {"rank": float(rank)} for row, rank in zip(group, ranks, strict=True)]
+                group.append(row)
+            for row, rank in zip(group, rankdata([-row["mean"] for row in group]).tolist(), strict=True):
+                row["rank"] = rank
+            rows += group
         return rows
 
     def scores(self, region: Region | None = None) -> dict[str, Array]:
@@ -453,16 +468,15 @@ class ComparisonResult:
             joined[candidate.title] = values
         return joined
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the settings, the rows and the records (without test scores) as plain data."""
-        keep = ("method", "region", "seed", "fold", "score", "tied", "inner_score", "options", "seconds", "failures")
-        plan = {name: getattr(self.comparison, name) for name in ("folds", "inner_folds", "seeds", "trials")}
+        scores = ("test_rows", "test_scores")
         return {
-            "plan": plan,
+            "plan": {name: getattr(self.comparison, name) for name in ("folds", "inner_folds", "seeds", "trials")},
             "positives": int((self.positive == 1).sum()),
             "negatives": int((self.positive == 0).sum()),
             "rows": self.rows,
-            "records": [{name: record[name] for name in keep} for record in self.records],
+            "records": [{key: entry for key, entry in one.items() if key not in scores} for one in self.records],
             "seconds": self.seconds,
         }
 
@@ -476,7 +490,7 @@ class Piece:
     seed: int
     fold: int
 
-    def tune_and_test(self, table: Table, plan: Comparison) -> list[dict[str, Any]]:
+    def tune_and_test(self, table: LabelledData, plan: Comparison) -> list[Record]:
         """Tune the method on the training rows of the fold, and test what was chosen; one record for each region."""
         started = time.perf_counter()
         train, test = table.split_rows(plan.folds, self.seed, self.fold)
@@ -486,7 +500,7 @@ class Piece:
         diverged = int(np.isnan(means).any(axis=(1, 2)).sum())
         means = np.where(np.isnan(means), -1.0, means)
         tested: dict[int, Array | None] = {}
-        records = []
+        labels, records = table.positive[test], list[Record]()
         for column, region in enumerate(self.regions):
             for choice in np.lexsort(-means[:, column].T[::-1]).tolist():  # stable: the first of equal trials
                 if choice not in tested:
@@ -502,12 +516,27 @@ class Piece:
                     f"{_OWNER}: every trial of {self.candidate.title} diverged in fold {self.fold}; are there columns "
                     "of very large numbers?"
                 )
-            numbers = {"inner_score": float(means[choice, column, 0]), "failures": diverged}
-            records.append(self._record(region, table.positive, test, scores, options[choice]) | numbers)
-        spent = (time.perf_counter() - started) / len(records)
-        return [record | {"seconds": spent} for record in records]
+            records.append(
+                {
+                    "method": self.candidate.name,
+                    "region": (region[0], region[1]),
+                    "seed": self.seed,
+                    "fold": self.fold,
+                    "score": tpauc_score(labels, scores, min_tpr=region[0], max_fpr=region[1]),
+                    "tied": tied_share(labels, scores, min_tpr=region[0], max_fpr=region[1]),
+                    "inner_score": float(means[choice, column, 0]),
+                    "options": options[choice],
+                    "seconds": 0.0,
+                    "failures": diverged,
+                    "test_rows": test.tolist() if self.seed == 0 else [],
+                    "test_scores": scores.tolist() if self.seed == 0 else [],
+                }
+            )
+        for record in records:
+            record["seconds"] = (time.perf_counter() - started) / len(records)
+        return records
 
-    def _inner_scores(self, option: Options, table: Table, parts: Sequence[Any]) -> Array:
+    def _inner_scores(self, option: Options, table: LabelledData, parts: Sequence[tuple[Array, Array]]) -> Array:
         """Return the mean selection scores over the inner folds, shape `(regions, 4)`; NaN where it diverged."""
         scores = []
         for rows, others in parts:
@@ -519,22 +548,8 @@ class Piece:
         means: Array = np.mean(scores, axis=0)
         return means
 
-    def _record(self, region: Region, positive: Array, test: Array, scores: Array, options: Options) -> dict[str, Any]:
-        area: dict[str, Any] = {"min_tpr": region[0], "max_fpr": region[1]}
-        return {
-            "method": self.candidate.name,
-            "region": tuple(region),
-            "seed": self.seed,
-            "fold": self.fold,
-            "score": tpauc_score(positive[test], scores, **area),
-            "tied": tied_share(positive[test], scores, **area),
-            "options": options,
-            "test_rows": test.tolist() if self.seed == 0 else [],
-            "test_scores": scores.tolist() if self.seed == 0 else [],
-        }
 
-
-def _work(number: int, piece: Piece, table: Table, plan: Comparison) -> tuple[int, list[dict[str, Any]]]:
+def _work(number: int, piece: Piece, table: LabelledData, plan: Comparison) -> tuple[int, list[Record]]:
     """Run a piece of work on one thread: there are as many processes as cores."""
     with one_thread():
         return number, piece.tune_and_test(table, plan)

@@ -112,27 +112,19 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: if a row is invalid and `invalid` is "error"; the first is named with its row, from 1.
         """
-        texts = as_smiles(X)
         parts: list[csr_array] = []
-        first = 0
-        for chunk in self._chunks(texts):
+        for chunk in self._chunks(as_smiles(X)):
             if chunk.invalid and self.invalid == "error":
-                wrong = chunk.invalid[0]._replace(row=first + chunk.invalid[0].row)
                 raise ValueError(
-                    f"{_OWNER}: X must hold SMILES of molecules, got in {wrong}; find_invalid() names all such rows, "
-                    "invalid='zero' gives them rows of zeros"
+                    f"{_OWNER}: X must hold SMILES of molecules, got in {chunk.invalid[0]}; find_invalid() names all "
+                    "such rows, invalid='zero' gives them rows of zeros"
                 )
             parts.append(chunk.fingerprints)
-            first += chunk.fingerprints.shape[0]
         return stack(parts, self.size)
 
     def find_invalid(self, X: SmilesLike) -> list[InvalidSmiles]:
         """Return the rows that have no fingerprint: number from 0, value, reason; see :meth:`transform` for `X`."""
-        found, first = [], 0
-        for chunk in self._chunks(as_smiles(X), fingerprints=False):
-            found += [wrong._replace(row=first + wrong.row) for wrong in chunk.invalid]
-            first += chunk.fingerprints.shape[0]
-        return found
+        return [wrong for chunk in self._chunks(as_smiles(X), fingerprints=False) for wrong in chunk.invalid]
 
     def canonical(self, X: SmilesLike) -> list[str]:
         """Return RDKit's canonical SMILES without salts: the same for equal molecules; "" for invalid rows."""

@@ -6,8 +6,9 @@ Imports neither torch nor scikit-learn: the processes that read molecules start 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -44,9 +45,10 @@ class SmilesReader:
         """The version of RDKit, which features and scaffolds may depend on."""
         return str(self._base.rdkitVersion)
 
-    def quiet(self) -> Any:
+    def quiet(self) -> AbstractContextManager[object]:
         """Return a context in which RDKit writes no log messages."""
-        return self._base.BlockLogs()
+        block: AbstractContextManager[object] = self._base.BlockLogs()
+        return block
 
     def molecule(self, smiles: str) -> tuple[Mol | None, bool]:
         """Return the molecule, None where there is none, and whether the valence check was left out."""
@@ -131,7 +133,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         fingerprints: one row for each, without entries where it is invalid; no columns where they were not wanted.
-        invalid: those that cannot be used; rows are counted from the start of the chunk.
+        invalid: those that cannot be used; rows are counted from the start of the first chunk.
         canonical: canonical SMILES, "" where invalid; empty where identities were not wanted.
         scaffolds: likewise.
     """
@@ -170,13 +172,16 @@ def read_chunks(
     """
     _tools(settings)  # a missing RDKit is an error here, not in a process
     if n_jobs in (None, 1):
-        for texts in pieces:
-            yield _read(settings, texts, fingerprints, identities)
-        return
-    from joblib import Parallel, delayed  # type: ignore[import-untyped]
+        chunks = (_read(settings, texts, fingerprints, identities) for texts in pieces)
+    else:
+        from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
-    calls = (delayed(_read)(settings, list(texts), fingerprints, identities) for texts in pieces)
-    yield from Parallel(n_jobs=n_jobs, return_as="generator")(calls)
+        calls = (delayed(_read)(settings, list(texts), fingerprints, identities) for texts in pieces)
+        chunks = Parallel(n_jobs=n_jobs, return_as="generator")(calls)
+    first = 0
+    for chunk in chunks:
+        yield chunk._replace(invalid=[wrong._replace(row=first + wrong.row) for wrong in chunk.invalid])
+        first += chunk.fingerprints.shape[0]
 
 
 def stack(parts: Sequence[csr_array], size: int) -> csr_array:

@@ -24,6 +24,7 @@ from moreauc.tasks.base import Array, Data
 from moreauc.tasks.rows import RankingTask, balanced_batches
 
 _WHOLE = 2**53
+_COMPARED = 32  # instances of a bag that a checkpoint is compared by
 _TYPES = {"bytes": "bytes (uint8)", "numbers": "numbers that are no bytes"}
 
 BagsLike: TypeAlias = "Bags | Sequence[ArrayLike | Tensor | pd.DataFrame] | Array"  # one entry for each bag
@@ -48,9 +49,9 @@ class BagTask(RankingTask):
         return BagEvaluation(data.inputs, loss.pooling, chunk=self.chunk)
 
     def checksum(self, data: Data) -> str:
-        """Return the checksum of one instance of each bag: bags may be larger than memory."""
-        first = torch.tensor([0])
-        return checksum(data.inputs.instances(bag, first) for bag in range(len(data)))
+        """Return the checksum of the first instances of each bag: bags may be larger than memory."""
+        rows = [torch.arange(min(size, _COMPARED)) for size in data.inputs.sizes.tolist()]
+        return checksum([data.inputs.sizes, *(data.inputs.instances(bag, own) for bag, own in enumerate(rows))])
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from moreauc._checks import check_choice, check_region
 from moreauc._registry import ADVICE, BASELINES, every_method, method_names
-from moreauc.app.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
+from moreauc.app.cli.console import print_table, progress_bar, same_command, say, warn, without_column_warnings
 from moreauc.app.cli.options import CompareOptions, FitOptions
 from moreauc.app.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
-from moreauc.app.comparison import Comparison, ComparisonResult
+from moreauc.app.comparison import Comparison, ComparisonResult, Row
 from moreauc.app.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
 from moreauc.app.report.verdict import rank, warning_text
 from moreauc.app.tables.base import Table, equal_rows
@@ -29,7 +28,6 @@ from moreauc.metrics.ranking import ties_text
 _LOGGER = logging.getLogger("moreauc.app.cli.compare")
 _OWNER = "moreauc compare"
 _COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
-_NOT_REPEATED = ("data", "jobs", "force")  # in the command of a report
 _CURVES = 3
 _FEW_TRIALS = 8  # the default of the command
 
@@ -60,11 +58,10 @@ def _compare(options: CompareOptions, out: Path) -> None:
             _LOGGER.warning("%s", line)
         result = _run(plan, table)
         title = f"Comparison on {options.example if options.data is None else options.data.name}"
-        command, lines = _command(options), [description, *missing, *doubts]
-        # at once: a figure that fails costs no training
-        numbers = Report(title, command, compare_numbers(lines, result), seconds=time.perf_counter() - begin)
-        numbers.write_numbers(folder)
-        report = compare_report(title, command, lines, table, result)
+        command, lines = same_command("compare", options, "jobs"), [description, *missing, *doubts]
+        report = Report(title, command, compare_numbers(lines, result), seconds=time.perf_counter() - begin)
+        report.write_numbers(folder)  # at once: a figure that fails costs no training
+        report.sections = compare_sections(lines, table, result)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
@@ -127,23 +124,18 @@ def read_data(options: CompareOptions) -> tuple[Table, str]:
     return table, f"{data}: {table.targets.sum()} of {len(table)} rows are positive ({positive})."
 
 
-def _command(options: CompareOptions) -> str:
-    names = [field.name for field in fields(options) if field.name not in _NOT_REPEATED]
-    return command_line("compare", options.data, **{name: getattr(options, name) for name in names})
-
-
-def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def ranked(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a comparison, the best first."""
     return sorted(rows, key=lambda row: row["rank"])
 
 
-def tie_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+def tie_warnings(rows: Sequence[Row]) -> list[str]:
     """Return a line for each method whose test scores are tied in more than a tenth of the region's rows."""
     texts = ((row["title"], ties_text(row["tied"])) for row in ranked(rows))
     return [f"{title}: {text}" for title, text in texts if text is not None]
 
 
-def table_row(row: dict[str, Any]) -> tuple[str, ...]:
+def table_row(row: Row) -> tuple[str, ...]:
     """Return the cells of a row of the printed table."""
     return (row["title"], f"{row['mean']:.4f}", f"± {row['std']:.4f}", f"{row['rank']:g}", f"{row['seconds']:.1f}")
 
@@ -154,10 +146,8 @@ def compare_numbers(description: Sequence[str], result: ComparisonResult) -> dic
     return {"description": list(description), **measured}
 
 
-def compare_report(
-    title: str, command: str, description: Sequence[str], table: Table, result: ComparisonResult
-) -> Report:
-    """Return the report of a comparison in one region."""
+def compare_sections(description: Sequence[str], table: Table, result: ComparisonResult) -> list[Section]:
+    """Return the sections of a report on a comparison in one region."""
     rows = ranked(result.rows)
     min_tpr, max_fpr = result.comparison.regions[0]
     positives, number, joined = int(table.targets.sum()), len(table), result.scores()
@@ -180,14 +170,13 @@ def compare_report(
     heads = ("rows", "positives", "negatives", "share of positives")
     sizes = (f"{number:,}", f"{positives:,}", f"{number - positives:,}", f"{positives / number:.2%}")
     cells = [table_row(row) for row in rows]
-    sections = [
+    return [
         Section("Verdict", rank(rows, "TPAUC", result.comparison.folds), facts=facts),
         Section("Methods", _result_text(result), columns=_COLUMNS, rows=cells, labels=1),
         Section("Spread over the folds", images=[draw_comparison(rows)]),
         Section("Curves of the best", [about_curves], images=images),
         Section("Data", description, columns=heads, rows=[sizes], labels=0),
     ]
-    return Report(title, command, compare_numbers(description, result), sections)
 
 
 def _result_text(result: ComparisonResult) -> list[str]:

@@ -7,26 +7,27 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from moreauc._system import printable
+from moreauc.app.cli.options import CompareOptions, FitOptions
 
 # Texts of users, such as names of files, may look like markup (`[bold]`, `:key:`) and are none.
-_PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
-console = Console(**_PLAIN)
-errors = Console(stderr=True, **_PLAIN)
+_plain_console = partial(Console, markup=False, emoji=False, highlight=False)
+console, errors = _plain_console(), _plain_console(stderr=True)
 _LABEL = 10  # letters that a name must have room for
 PAUSE = 10.0  # seconds between two lines of progress where there is no terminal
 
 
 def wide_console(width: int) -> Console:
     """Return a console like the one for standard output, of another width."""
-    return Console(width=width, **_PLAIN)
+    return _plain_console(width=width)
 
 
 def say(*lines: str) -> None:
@@ -116,6 +117,12 @@ def _progress_lines(text: str, total: float) -> Callable[[float], None]:
             complain(f"{text}: {sum_done / total:.0%}, {now - began:.0f} s, about {left:.0f} s left")
 
     return advance
+
+
+def same_command(command: str, options: FitOptions | CompareOptions, *left_out: str) -> str:
+    """Return the command that gives the same report again."""
+    names = [field.name for field in fields(options) if field.name not in ("data", "force", *left_out)]
+    return command_line(command, options.data, **{name: getattr(options, name) for name in names})
 
 
 def command_line(*words: str | Path | float | None, **options: object) -> str:

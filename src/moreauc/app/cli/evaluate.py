@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.app.cli.options import EvaluateOptions
 from moreauc.app.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
 from moreauc.app.cli.screen import of_molecules
 from moreauc.app.report.pages import Report
-from moreauc.app.report.verdict import Evaluated
-from moreauc.app.tables.base import Inputs, Model, Table, TableTask, known_rows, unknown_levels
+from moreauc.app.tables.base import Tested, known_rows, unknown_levels
 from moreauc.app.tables.files import read_texts
 
 
@@ -37,37 +34,20 @@ def _evaluate(options: EvaluateOptions) -> None:
     with nullcontext() if out is None else run_folder(out, force=options.force) as folder:
         evaluation = task.evaluate(title, model, inputs, table)
         if folder is not None:
-            command, heading = command_line("evaluate", run, data, out=out), f"{title} of {run.name} on {data.name}"
-            report = evaluate_report(data, command, heading, task, table, model, evaluation, inputs, unknown)
-            report.seconds = time.perf_counter() - begin
+            sections, further = task.result(Tested(model, inputs, table, [evaluation]))
+            listed = ", ".join(f"{name} {share:.1%}" for name, share in unknown.items())
+            text = [f"Share of levels that were not there in training, by column: {listed}."] if unknown else []
+            facts = {"file": str(data), **task.counts(table), "unknown_levels": unknown}
+            report = Report(
+                f"{title} of {run.name} on {data.name}",
+                command_line("evaluate", run, data, out=out),
+                {"data": facts, "test": [evaluation.to_dict()], **further},
+                [*sections, task.data_section({data.name: table}, text)],
+                time.perf_counter() - begin,
+            )
             report.write(folder, PAGE)
     for cells in task.printed(f"{data.name}: {task.headline(table)}", [evaluation]):
         print_table(*cells)
     warn(*evaluation.warnings)
     if out is not None:
         say(f"Report: {out / PAGE}")
-
-
-def evaluate_report(
-    data: Path,
-    command: str,
-    heading: str,
-    task: TableTask[Any, Any, Any],
-    table: Table,
-    model: Model,
-    evaluation: Evaluated,
-    inputs: Inputs,
-    unknown: dict[str, float],
-) -> Report:
-    """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""
-    text = []
-    if unknown:
-        listed = ", ".join(f"{name} {share:.1%}" for name, share in unknown.items())
-        text = [f"Share of levels that were not there in training, by column: {listed}."]
-    sections, further = task.result([evaluation], model, inputs, table, [])
-    results = {
-        "data": {"file": str(data), **task.counts(table), "unknown_levels": unknown},
-        "test": [evaluation.to_dict()],
-        **further,
-    }
-    return Report(heading, command, results, [*sections, task.data_section({data.name: table}, text)])

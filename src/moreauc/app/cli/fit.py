@@ -6,14 +6,15 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_path, check_real, check_region
 from moreauc._registry import BASELINES, METHODS, MODELS, NETWORKS, OTHER_MODELS, Baseline, load
 from moreauc.app.baselines import fit_baseline
-from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
+from moreauc.app.cli.console import print_table, same_command, say, warn, without_column_warnings
 from moreauc.app.cli.options import SURROGATES, FitOptions
 from moreauc.app.cli.saved import (
     PAGE,
@@ -25,9 +26,9 @@ from moreauc.app.cli.saved import (
     save_model,
 )
 from moreauc.app.report.pages import Report, Section
-from moreauc.app.report.verdict import histories_of, kept_epoch, warning_text
+from moreauc.app.report.verdict import Evaluated, histories_of, kept_epoch, warning_text
 from moreauc.app.tables.bags import BagTableTask
-from moreauc.app.tables.base import Split, TableTask, read_split
+from moreauc.app.tables.base import Array, Estimator, Inputs, Split, Table, TableTask, Tested, read_split
 from moreauc.app.tables.groups import KINDS, GroupTableTask
 from moreauc.app.tables.molecules import CHOICES as MOLECULE_CHOICES
 from moreauc.app.tables.molecules import MoleculeTableTask
@@ -40,14 +41,10 @@ _ONLY_NETWORKS = ("epochs", "batch_size", "lr", "patience", "device", "checkpoin
 _ONLY_BAGS = ("instances_per_bag",)
 _ONLY_MOLECULES = ("split", "invalid", "jobs")
 _ONLY_GROUPS = ("top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group")
-_SETTINGS = (
-    *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),
-    *(*_ONLY_BAGS, "groups_per_batch", "samples_per_group"),
-)
-_RANGES: dict[str, dict[str, Any]] = {
-    "lr": {"low": 0.0, "low_open": True},
-    "dropout": {"low": 0.0, "high": 1.0, "high_open": True},
-    "fpr_budget": {"low": 0.0, "high": 1.0},
+_RANGES = {
+    "lr": partial(check_real, low=0.0, low_open=True),
+    "dropout": partial(check_real, low=0.0, high=1.0, high_open=True),
+    "fpr_budget": partial(check_real, low=0.0, high=1.0),
 }
 _NETWORK = ("epochs", "lr", "patience", "device")  # options that are arguments of all networks
 _REGION = ("min_tpr", "max_fpr", "fpr_budget")
@@ -58,7 +55,6 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "groups": ("top_k", "groups_per_batch", "samples_per_group"),
 }
 _WITH = {"rows": "of rows", "bags": "with --bags", "groups": "with --groups"}
-_NOT_REPEATED = ("data", "force", "checkpoint", "resume", "save_every")  # in the command of a report
 
 
 def fit(options: FitOptions) -> None:
@@ -82,7 +78,7 @@ def _fit(options: FitOptions, out: Path) -> None:
     task.check_test(test.targets, f"test {task.unit}")
     say(task.announcement)
     warn(*split.warnings)
-    saving.begin(options.data, task.kinds, **task.facts(), **{name: getattr(options, name) for name in _SETTINGS})
+    saving.begin()
     note = task.test_note(split)
     with run_folder(out, force=options.force, with_model=True) as place, without_column_warnings():
         counts = f"{len(split.train)} {task.unit} to train on, {len(test)} to test on"
@@ -92,7 +88,8 @@ def _fit(options: FitOptions, out: Path) -> None:
         split = replace(split, task=task.fitted(split.train))
         inputs = split.task.inputs(test)
         models, evaluations = _train_all(options, saving, split, inputs, place)
-        report = fit_report(options.data, _command(options), split, models, evaluations, inputs)
+        command = same_command("fit", options, "checkpoint", "resume", "save_every")
+        report = fit_report(options.data, command, split, models, evaluations, inputs)
         report.seconds = time.perf_counter() - begin
         report.write(place, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
@@ -105,14 +102,14 @@ def _fit(options: FitOptions, out: Path) -> None:
 
 
 def _train_all(
-    options: FitOptions, saving: SavingOptions, split: Split[Any], inputs: Any, place: Path
-) -> tuple[dict[str, Any], list[Any]]:
+    options: FitOptions, saving: SavingOptions, split: Split[Table], inputs: Inputs, place: Path
+) -> tuple[dict[str, Estimator], list[Evaluated]]:
     """Train the model and the baselines; return estimators of ours by title, and the numbers of all on the test part.
 
     The model is the first of both.
     """
     task, train, test = split.task, split.train, split.test
-    train_inputs, models, evaluations = task.inputs(train), {}, []
+    train_inputs, models, evaluations = task.inputs(train), dict[str, Estimator](), list[Evaluated]()
     first = options.loss or str(options.model)
     for name in dict.fromkeys([first, *choose_baselines(options, type(task))]):
         if isinstance(task, TwoClassTask) and name in _others(type(task)):
@@ -135,7 +132,7 @@ def _train_all(
     return models, evaluations
 
 
-def _train(title: str, model: Any, inputs: Any, targets: Any, **options: Any) -> Any:
+def _train(title: str, model: Estimator, inputs: Inputs, targets: Array, **options: object) -> Estimator:
     """Fit an estimator, with options of its `fit`, and log its epochs; return it."""
     begin = time.perf_counter()
     _LOGGER.info("%s: training begins", title)
@@ -159,58 +156,49 @@ def choose_task(options: FitOptions) -> type[TableTask[Any, Any, Any]]:
         raise ValueError(f"{_OWNER}: --bags and --groups exclude each other, got {bags!r} and {groups!r}")
     if options.keep_groups and options.drop_groups:
         raise ValueError(f"{_OWNER}: --keep-groups and --drop-groups exclude each other, got both")
-    if bags is None:
-        _refuse(options, _ONLY_BAGS, "needs --bags")
-    if groups is None:
-        _refuse(options, _ONLY_GROUPS, "needs --groups")
-    if bags is not None:
-        _refuse(options, ("smiles", *_ONLY_MOLECULES, "model", "dropout"), "does not go with --bags")
-        _refuse(options, ("id",), "does not go with --bags, whose column names them")
-        return BagTableTask
-    if groups is not None:
-        _refuse(options, ("batch_size",), "does not go with --groups; use --groups-per-batch and --samples-per-group")
-        _refuse(options, ("positive", "min_tpr", "max_fpr", "fpr_budget"), "is for TPAUC and does not go with --groups")
-        _refuse(options, ("smiles", *_ONLY_MOLECULES, "dropout"), "does not go with --groups")
-        return GroupTableTask
-    if options.smiles is None:
-        _refuse(options, _ONLY_MOLECULES, "needs --smiles")
-    else:
-        _refuse(options, ("drop",), "does not go with --smiles, besides which no column is used")
-    if options.model in OTHER_MODELS:
-        _refuse(options, ("dropout",), "needs --model mlp")
-    if options.model == "linear" and options.loss is None:
-        _refuse(options, _ONLY_NETWORKS, "does not go with --model linear, unless --loss names how to train a network")
-    if options.model in ("trees", "auto"):
-        _refuse(options, ("loss", *_ONLY_NETWORKS), f"does not go with --model {options.model}")
-    if options.model == "auto":
-        _refuse(options, ("surrogate",), "does not go with --model auto")
+    own = "does not go with --bags, whose column names them"
+    sizes = "does not go with --groups; use --groups-per-batch and --samples-per-group"
+    linear = "does not go with --model linear, unless --loss names how to train a network"
+    fixed = options.model in ("trees", "auto")
+    for applies, names, why in (
+        (bags is None, _ONLY_BAGS, "needs --bags"),
+        (groups is None, _ONLY_GROUPS, "needs --groups"),
+        (bags is not None, ("smiles", *_ONLY_MOLECULES, "model", "dropout"), "does not go with --bags"),
+        (bags is not None, ("id",), own),
+        (groups is not None, ("batch_size",), sizes),
+        (groups is not None, ("positive", *_REGION), "is for TPAUC and does not go with --groups"),
+        (groups is not None, ("smiles", *_ONLY_MOLECULES, "dropout"), "does not go with --groups"),
+        (options.smiles is None, _ONLY_MOLECULES, "needs --smiles"),
+        (options.smiles is not None, ("drop",), "does not go with --smiles, besides which no column is used"),
+        (groups is None and options.model in OTHER_MODELS, ("dropout",), "needs --model mlp"),
+        (groups is None and options.model == "linear" and options.loss is None, _ONLY_NETWORKS, linear),
+        (groups is None and fixed, ("loss", *_ONLY_NETWORKS), f"does not go with --model {options.model}"),
+        (groups is None and options.model == "auto", ("surrogate",), "does not go with --model auto"),
+    ):
+        for name in names if applies else ():
+            value = getattr(options, name)
+            if value is not None and value is not False:
+                raise ValueError(f"{_OWNER}: --{name.replace('_', '-')} {why}, got {value!r}")
+    if bags is not None or groups is not None:
+        return GroupTableTask if bags is None else BagTableTask
     return RowTableTask if options.smiles is None else MoleculeTableTask
-
-
-def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value is not False:
-            raise ValueError(f"{_OWNER}: --{name.replace('_', '-')} {why}, got {value!r}")
 
 
 def complete(options: FitOptions, kind: type[TableTask[Any, Any, Any]]) -> FitOptions:
     """Return the options with the defaults of the task, after a check of their values."""
     rows = issubclass(kind, RowTableTask)
-    changes: dict[str, Any] = {
-        "loss": options.loss or (None if rows and options.model in OTHER_MODELS else kind.default)
-    }
+    loss = options.loss or (None if rows and options.model in OTHER_MODELS else kind.default)
+    options = replace(options, loss=loss)
     models = ("mlp", *OTHER_MODELS) if rows else ("mlp", "linear")
     choices = {"task": KINDS, "model": models, "surrogate": SURROGATES, **MOLECULE_CHOICES}
     if kind is not BagTableTask:
-        changes["model"] = options.model or "mlp"
+        options = replace(options, model=options.model or "mlp")
     if kind is not GroupTableTask:
-        region = check_region(_OWNER, *options.region, names=("--min-tpr", "--max-fpr"))
-        changes["min_tpr"], changes["max_fpr"] = region
-    options = replace(options, **changes)
-    for name, limits in _RANGES.items():
+        low, high = check_region(_OWNER, *options.region, names=("--min-tpr", "--max-fpr"))
+        options = replace(options, min_tpr=low, max_fpr=high)
+    for name, check in _RANGES.items():
         if (number := getattr(options, name)) is not None:
-            check_real(_OWNER, f"--{name.replace('_', '-')}", number, **limits)
+            check(_OWNER, f"--{name.replace('_', '-')}", number)
     for name, allowed in choices.items():
         if (value := getattr(options, name)) is not None:
             check_choice(_OWNER, f"--{name}", value, allowed)
@@ -246,7 +234,7 @@ def _others(kind: type[TableTask[Any, Any, Any]]) -> Mapping[str, Baseline]:
     return {} if kind is GroupTableTask else BASELINES[kind.name]
 
 
-def _estimator(task: TableTask[Any, Any, Any], options: FitOptions) -> Any:
+def _estimator(task: TableTask[Any, Any, Any], options: FitOptions) -> Estimator:
     """Return the estimator to train; what was not given is left to its own defaults."""
     given = {
         name: getattr(options, name)
@@ -269,19 +257,20 @@ def _estimator(task: TableTask[Any, Any, Any], options: FitOptions) -> Any:
     if task.name == "rows" and options.loss:
         given |= {"module": options.model, "batch_size": options.batch_size, "dropout": options.dropout}
     given = {key: value for key, value in given.items() if value is not None}
-    if not options.loss:
-        return MODELS[str(options.model)].maker(random_state=options.seed, **given)
-    return load(NETWORKS[network])(loss=options.loss, random_state=options.seed, verbose=1, **given)
-
-
-def _command(options: FitOptions) -> str:
-    """Return the command that gives the same report again."""
-    names = [field.name for field in fields(options) if field.name not in _NOT_REPEATED]
-    return command_line("fit", options.data, **{name: getattr(options, name) for name in names})
+    if options.loss:
+        given |= {"loss": options.loss, "verbose": 1}
+    maker = load(NETWORKS[network]) if options.loss else MODELS[str(options.model)].maker
+    model: Estimator = maker(random_state=options.seed, **given)
+    return model
 
 
 def fit_report(
-    data: Path, command: str, split: Split[Any], models: dict[str, Any], evaluations: Sequence[Any], inputs: Any
+    data: Path,
+    command: str,
+    split: Split[Table],
+    models: dict[str, Estimator],
+    evaluations: Sequence[Evaluated],
+    inputs: Inputs,
 ) -> Report:
     """Return the report of a training."""
     task, first = split.task, next(iter(models.values()))
@@ -289,44 +278,35 @@ def fit_report(
     notes = untrained_notes(histories)
     parts = {"training": split.train, "test": split.test}
     settings = {key: value for key, value in first.get_params().items() if key != "verbose"}
-    result, further = task.result(evaluations, first, inputs, split.test, notes, split.train)
+    result, further = task.result(Tested(first, inputs, split.test, evaluations, notes, split.train))
     training, more = task.training(models, split)
     rows = [(key, str(value)) for key, value in settings.items()]
+    about, note = f"{data.name}: {task.description()}. {task.columns_text()}", task.test_note(split)
     sections = [
         *result,
         training,
-        task.data_section(parts, _data_text(data, split)),
+        task.data_section(parts, [about, *warning_text(split.warnings), *([] if note is None else [note])]),
         Section("Settings", columns=("argument", "value"), rows=rows),
     ]
+    plain = {key: value if isinstance(value, int | float | None) else str(value) for key, value in settings.items()}
+    facts = {
+        "file": str(data),
+        **task.facts(),
+        "columns": task.kinds,
+        "warnings": list(split.warnings),
+        **{name: task.counts(part) for name, part in parts.items()},
+        **task.split_facts(split),
+    }
     results = {
-        "data": {
-            "file": str(data),
-            **task.facts(),
-            "columns": task.kinds,
-            "warnings": list(split.warnings),
-            **{name: task.counts(part) for name, part in parts.items()},
-            **task.split_facts(split),
-        },
+        "data": facts,
         "test": [evaluation.to_dict() for evaluation in evaluations],
         **further,
         **more,
-        "settings": {
-            key: value if isinstance(value, int | float | None) else str(value) for key, value in settings.items()
-        },
+        "settings": plain,
         "warnings": notes,
         "history": {title: history.to_dict() for title, history in histories.items()},
     }
     return Report(f"{evaluations[0].title} on {data.name}", command, results, sections)
-
-
-def _data_text(data: Path, split: Split[Any]) -> list[str]:
-    task = split.task
-    note = task.test_note(split)
-    return [
-        f"{data.name}: {task.description()}. {task.columns_text()}",
-        *warning_text(split.warnings),
-        *([] if note is None else [note]),
-    ]
 
 
 def untrained_notes(histories: dict[str, History]) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import cast
 
 from moreauc.app.cli.console import complain, say, warn, without_column_warnings
 from moreauc.app.cli.options import PredictOptions
 from moreauc.app.cli.saved import OutputError, load_model
-from moreauc.app.cli.screen import of_molecules, ranked, screen, with_columns
+from moreauc.app.cli.screen import of_molecules, ranked, screen, with_columns, write
 from moreauc.app.tables.bags import BagTableTask
 from moreauc.app.tables.base import TwoClassModel, unknown_levels
 from moreauc.app.tables.files import check_table_path, read_texts, write_table
@@ -53,16 +52,12 @@ def predict(options: PredictOptions) -> None:
         result = with_columns(result, frame[kept])
     if options.top is not None:
         result = ranked(result, options.top)
-    if out is None:
-        result.to_csv(sys.stdout, index=False)
-        complain(line)
-    else:
-        write_table(result, out)
+    write(iter([result]), out)
+    lines = [line] if out is None else [line, f"Scores: {out}"]
     if file is not None and instances is not None:
         write_table(instances, file)
-    if out is not None:
-        say(line, f"Scores: {out}")
-    (complain if out is None else say)(*([] if file is None else [f"Instances: {file}"]))
+        lines.append(f"Instances: {file}")
+    (complain if out is None else say)(*lines)
 
 
 def _check_file(option: str, path: Path, data: Path, *, force: bool) -> None:

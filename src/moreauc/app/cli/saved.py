@@ -6,15 +6,13 @@ file is a pickle: loading it can run any code. Load only files of people you tru
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import logging
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 
 import joblib  # type: ignore[import-untyped]
 
-from moreauc._system import PART, FileLock, make_folder, printable, sync_folder, written_whole
+from moreauc._system import FileLock, make_folder, printable, written_whole
 from moreauc.app.cli.console import complain
 from moreauc.app.report.pages import versions
 from moreauc.app.tables.base import Model, TableTask
@@ -31,7 +29,6 @@ from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
-_NOTE = "data.json"
 _RESULTS = {MODEL: "the model is saved here", NUMBERS: "the numbers are saved here"}  # what took long
 
 
@@ -76,10 +73,9 @@ def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
 
 @contextmanager
 def locked_folders(**folders: str | Path | None) -> Iterator[None]:
-    """Keep other processes out of the folders that options of a command name; None or "" for no folder.
+    """Keep other processes out of the folders that options of a command name, until it ends; None or "" for none.
 
-    Taken before anything else is done, so that a second command is refused at once, and not after its training. The
-    locks end with the command, and with its process if that is killed.
+    Taken before anything else is done, so that a second command is refused at once, and not after its training.
     """
     places = {option: _place(Path(value)) for option, value in folders.items() if value}
     _check_apart(places)
@@ -120,13 +116,11 @@ def _locked(path: Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator[Path]:
-    """Give a folder to write into, and move what it holds to `path` at the end.
+    """Give a folder to write into, and move what it holds to `path` at the end; an error leaves `path` as before.
 
-    Messages and warnings go to the log in `path`, with their times; an existing log is continued.
-    After an error nothing is left and `path` is as before. With `force` only files of the same names are replaced.
-
-    A model, or the numbers of a comparison, survive an error: they are moved to `path` with the log, and a report that
-    is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which can be resumed, leaves nothing.
+    Messages and warnings go to the log in `path`; an existing log is continued. With `force` only files of the same
+    names are replaced. A model, or the numbers of a comparison, survive an error: they are moved to `path`, and a
+    report that is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training leaves nothing.
     """
     path = Path(os.path.abspath(path))
     check_free(path, force=force, with_model=with_model)
@@ -295,11 +289,8 @@ class SavingOptions:
     resume: bool = False  # whether to continue what is there
     every: int | None = None  # steps between two saves; None for the ends of epochs
 
-    def begin(self, data: Path, kinds: Mapping[str, str], **facts: object) -> None:
-        """Check that the folder fits the options and the table, and note in it what is trained on.
-
-        The training itself checks rows and labels again; only this check compares the columns.
-        """
+    def begin(self) -> None:
+        """Check that the folder fits the options, and make it; the training checks what is in it."""
         if self.folder is None:
             for name, value in (("resume", self.resume or None), ("save-every", self.every)):
                 if value is not None:
@@ -307,57 +298,14 @@ class SavingOptions:
             return
         if self.folder.exists() and not self.folder.is_dir():
             raise OutputError(f"{self.folder}: is a file, --checkpoint needs a folder")
-        with open(data, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        now = {"sha256": digest, "features": [list(pair) for pair in kinds.items()], **facts}
-        for part in self.folder.glob(f".{_NOTE}.*{PART}"):  # of a killed process: the folder is locked
-            part.unlink()
-        if self.folder.is_dir() and any(self.folder.iterdir()):
-            if not self.resume:
-                raise OutputError(
-                    f"{self.folder}: the folder is not empty; continue what is there with --resume, or choose another"
-                )
-            _compare(self.folder, data, now)
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not self.resume:
+            raise OutputError(
+                f"{self.folder}: the folder is not empty; continue what is there with --resume, or choose another"
+            )
         make_folder(self.folder)
-        _write_note(self.folder / _NOTE, now)
 
     def options(self, method: str) -> dict[str, object]:
         """Return the arguments of an estimator's `fit` for one of the methods that are trained."""
         if self.folder is None:
             return {}
         return {"checkpoint": self.folder / method, "every": self.every}
-
-
-def _compare(folder: Path, data: Path, now: Mapping[str, object]) -> None:
-    """Check what the folder holds against what is trained on now."""
-    note = folder / _NOTE
-    before = _read_note(note)
-    if before is None:
-        if any(folder.rglob("*.checkpoint")):
-            raise OutputError(f"{note}: cannot be read, so it is unknown what the checkpoints there belong to")
-        return
-    if before.get("sha256") != now["sha256"]:
-        raise OutputError(f"{folder}: holds a training on another table than {data}")
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            raise OutputError(
-                f"{folder}: holds a training with other {name.replace('_', ' ')}: {before.get(name)!r}, "
-                f"now {now.get(name)!r}"
-            )
-
-
-def _read_note(note: Path) -> dict[str, object] | None:
-    try:
-        found = json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, or damaged
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _write_note(note: Path, facts: Mapping[str, object]) -> None:
-    """Write the note so that a kill leaves all of it or nothing."""
-    with written_whole(note) as part, open(part, "x", encoding="utf-8") as file:
-        json.dump(facts, file)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(note.parent)

@@ -11,7 +11,6 @@ from typing import IO, Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 
 from moreauc._system import written_whole
 from moreauc.app.cli.console import complain, progress_bar, say, warn
@@ -88,18 +87,15 @@ def screen(options: PredictOptions, task: MoleculeTableTask, model: TwoClassMode
             better = part[part[name] > best[name].min()] if len(best) >= options.top else part  # of equals the first
             best = _best(pd.concat([best, better]), options.top) if len(better) else best
         parts = iter([ranked(best, options.top)])
-    _write(parts, out)
+    write(parts, out)
     called = f"{counts.positive:,} of {counts.rows - counts.wrong:,} molecules are called"
     lines = [f"{called} {task.target.name} = {task.target.positive}"]
     if options.top is not None:
         lines.append(f"The best {min(len(best), options.top):,} are written")
-    if out is None:
-        complain(*lines)
-    else:
-        say(*lines, f"Scores: {out}")
+    (complain if out is None else say)(*lines, *([] if out is None else [f"Scores: {out}"]))
 
 
-def _write(parts: Iterator[pd.DataFrame], out: Path | None) -> None:
+def write(parts: Iterator[pd.DataFrame], out: Path | None) -> None:
     """Write tables below each other, to standard output if `out` is None."""
     if out is not None and out.suffix.lower() not in (".csv", ".tsv"):
         write_table(pd.concat(list(parts)), out)
@@ -131,34 +127,18 @@ def _scored(
     with progress_bar("Screening", options.data.stat().st_size) as advance:
         for chunk in task.stream(pieces()):
             frame, letters = waiting.popleft()
-            start = int(frame.index[0])
-            found = [one._replace(row=start + one.row) for one in chunk.invalid]
-            task.check_valid(found, source)
-            counts.first = counts.first or (found[0] if found else None)
-            counts.wrong += len(found)
+            task.check_valid(chunk.invalid, source)
+            counts.first = counts.first or next(iter(chunk.invalid), None)
+            counts.wrong += len(chunk.invalid)
             counts.rows += len(frame)
-            good = np.setdiff1d(np.arange(len(frame)), [one.row for one in chunk.invalid])
+            good = np.flatnonzero(~np.isin(frame.index, [one.row for one in chunk.invalid]))
             if len(good):
-                yield _predictions(options, task, model, frame.iloc[good], chunk.fingerprints[good], counts)
+                frame, kept = frame.iloc[good], [name for name in (task.id_column, task.smiles) if name in frame]
+                result = task.predictions(model, chunk.fingerprints[good], frame.index + 1)
+                counts.positive += int((result["score"] > 0).sum())
+                yield with_columns(result, frame if options.keep_columns else frame[kept])
             advance(letters)
     if counts.wrong == counts.rows:
         raise TableError(f"{source}: SMILES column {task.smiles!r} holds no molecule in {counts.rows:,} rows")
     if counts.first is not None:
         warn(task.left_out(counts.first, counts.wrong, counts.rows, source))
-
-
-def _predictions(
-    options: PredictOptions,
-    task: MoleculeTableTask,
-    model: TwoClassModel,
-    frame: pd.DataFrame,
-    inputs: csr_array,
-    counts: _Counts,
-) -> pd.DataFrame:
-    result = task.predictions(model, inputs, frame.index + 1)
-    counts.positive += int((result["score"] > 0).sum())
-    return with_columns(result, frame if options.keep_columns else frame[_kept(task, frame)])
-
-
-def _kept(task: MoleculeTableTask, frame: pd.DataFrame) -> list[str]:
-    return [name for name in (task.id_column, task.smiles) if name is not None and name in frame]

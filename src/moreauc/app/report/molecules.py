@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
     from moreauc.app.tables.base import Model
+    from moreauc.app.tables.molecules import MoleculeTable
 
 Array = NDArray[Any]
 
 FRACTIONS = (0.001, 0.01, 0.05)
-_HEADS = ("method", *(f"EF{100 * share:g}%" for share in FRACTIONS), "BEDROC")
+HEADS = ("method", *(f"EF{100 * share:g}%" for share in FRACTIONS), "BEDROC")
 _DRAWN = 12  # molecules of a section
 _WIDTH, _HEIGHT = 260, 200  # of a drawing
 _RADIUS = 0.5  # of a coloured atom, in lengths of a bond
@@ -38,6 +39,14 @@ _ATOMS = (
 )
 
 
+class _Drawn(TypedDict):
+    rank: int
+    row: int
+    positive: bool
+    score: float
+    smiles: str
+
+
 def screening(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     """Return enrichment factors and BEDROC by name."""
     factors = {f"ef_{100 * share:g}": enrichment_factor(labels, scores, fraction=share) for share in FRACTIONS}
@@ -50,31 +59,19 @@ def screening_row(title: str, numbers: Mapping[str, float]) -> tuple[str, ...]:
     return (title, *(f"{factor:.2f}" for factor in factors), f"{bedroc:.4f}")
 
 
-def screening_cells(rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return heads and rows of a table."""
-    return _HEADS, rows
-
-
 def molecule_sections(
-    rows: Sequence[Sequence[str]],
-    scores: Mapping[str, Array],
-    labels: Array,
-    smiles: Array,
-    names: Array,
-    model: Model,
-    morgan: Morgan,
+    rows: Sequence[Sequence[str]], scores: Mapping[str, Array], table: MoleculeTable, model: Model, morgan: Morgan
 ) -> tuple[list[Section], dict[str, object]]:
     """Return the sections of a report, and their numbers for its JSON.
 
     Args:
         rows: cells of the table of methods.
-        scores: of each method, the first is the model's.
-        labels: 0/1, of each molecule.
-        smiles: of each molecule.
-        names: number of the row of each molecule.
+        scores: of each method; the first is the model's.
+        table: the molecules.
         model: whose scores are explained by atoms, if it is linear.
         morgan: settings of the fingerprints.
     """
+    labels = table.targets
     first = next(iter(scores.values()))
     order = np.lexsort((np.arange(len(first)), -first))
     ranks = np.empty(len(order), dtype=np.int64)
@@ -82,22 +79,22 @@ def molecule_sections(
     missed = [place for place in order[::-1] if labels[place]][:_DRAWN]
     weights = model.describe().coefficients
     text = [] if weights is None else [_ATOMS]
-    drawings: dict[str, list[dict[str, Any]]] = {}
+    drawings: dict[str, list[_Drawn]] = {}
     for key, places in (("top", order[:_DRAWN]), ("missed", missed)):
         drawings[key] = [
             {
                 "rank": int(ranks[place]),
-                "row": int(names[place]),
+                "row": int(table.features.index[place]) + 1,
                 "positive": bool(labels[place]),
                 "score": float(first[place]),
-                "smiles": str(smiles[place]),
+                "smiles": str(table.smiles[place]),
             }
             for place in places
         ]
     images = {key: [_drawing(one, weights, morgan) for one in ones] for key, ones in drawings.items()}
     found = sum(one["positive"] for one in drawings["top"])
     sections = [
-        Section("Screening", [_EXPLANATION], columns=_HEADS, rows=rows, labels=1, images=[draw_hits(labels, scores)]),
+        Section("Screening", [_EXPLANATION], columns=HEADS, rows=rows, labels=1, images=[draw_hits(labels, scores)]),
         Section(
             "Molecules at the top",
             [f"The {len(images['top'])} molecules of the highest scores; {found} of them are positive.", *text],
@@ -165,7 +162,7 @@ def atom_weights(molecule: Mol, weights: Array, morgan: Morgan) -> Array:
     return found
 
 
-def _drawing(one: Mapping[str, Any], weights: Array | None, morgan: Morgan) -> Image:
+def _drawing(one: _Drawn, weights: Array | None, morgan: Morgan) -> Image:
     """Return the picture of a molecule, its atoms coloured by what they contribute."""
     smiles = one["smiles"] if len(one["smiles"]) <= _LONGEST else one["smiles"][: _LONGEST - 3] + "..."
     kind = "positive" if one["positive"] else "negative"

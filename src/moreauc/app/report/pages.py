@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from moreauc.app.comparison import Row
+
 COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
 _NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
 _DPI = 200  # twice the pixels shown, for dense screens
@@ -138,7 +140,7 @@ def to_json(content: Mapping[str, object]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def rounded(value: Any, digits: int = 5) -> Any:
+def rounded(value: object, digits: int = 5) -> Any:
     """Return plain data with floats cut to a few significant digits, and None for what is not a number."""
     if isinstance(value, dict):
         return {str(key): rounded(entry, digits) for key, entry in value.items()}
@@ -283,12 +285,8 @@ def _draw_epochs(
     return as_image(figure, caption)
 
 
-def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
-    """Draw the scores of every method: a dot for each fold, the mean, and one standard deviation either way.
-
-    Args:
-        rows: one for each method, from top to bottom, with "title", "scores", "mean" and "std".
-    """
+def draw_comparison(rows: Sequence[Row]) -> Image:
+    """Draw the scores of every method in all folds, with their mean and standard deviation, from top to bottom."""
     figure, axes = new_figure(9.6, 0.9 + 0.42 * len(rows))
     for place, row in enumerate(rows):
         color = COLORS[0] if place == 0 else _QUIET

@@ -6,9 +6,10 @@ A column is important if the model is worse without it, or if it changes the sco
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from moreauc.app.report.pages import Section, draw_bars
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples
 
 if TYPE_CHECKING:
+    from moreauc.app.comparison import Row
     from moreauc.app.tables.base import E, M, Model, T, TableTask, TwoClassModel
     from moreauc.train import History
 
@@ -32,21 +34,19 @@ _LEVELS = 8  # of a column of text
 HEADING = "Importance of columns"
 
 
-class Evaluated(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(ABC):
     """A model on the test data."""
 
-    @property
-    def title(self) -> str:
-        """Its name."""
-
-    @property
-    def resamples(self) -> Resamples:
-        """The measure that models are compared by, over resamples of the test data."""
+    title: str  # its name in tables
+    resamples: Resamples  # the measure that models are compared by, over resamples of the test data
 
     @property
     def warnings(self) -> list[str]:
         """What a user must know before trusting the numbers."""
+        return []
 
+    @abstractmethod
     def to_dict(self) -> dict[str, object]:
         """Return the numbers as plain data."""
 
@@ -66,14 +66,7 @@ class Verdict:
 
 
 def compare_models(models: Sequence[Evaluated], measure: str, unit: str, *, lower_is_better: bool = False) -> Verdict:
-    """Compare the first model with the best of the others by a paired bootstrap.
-
-    Args:
-        models: the first, and those to compare it with.
-        measure: the name of the measure.
-        unit: what is resampled, such as "rows".
-        lower_is_better: whether a low number is good.
-    """
+    """Compare the first model with the best of the others by a paired bootstrap of `unit`, such as "rows"."""
     first, *others = models
     if not others:
         found = first.resamples.interval()
@@ -100,14 +93,8 @@ def compare_models(models: Sequence[Evaluated], measure: str, unit: str, *, lowe
     return Verdict(outcome, (headline, evidence), other.title, interval)
 
 
-def rank(rows: Sequence[dict[str, Any]], measure: str, folds: int) -> list[str]:
-    """Return which method is best by cross-validation, and which may be as good.
-
-    Args:
-        rows: one for each method, with "title", "mean" and "scores", those of every fold and seed, in one order.
-        measure: the name of the measure; higher is better.
-        folds: number of folds of each seed.
-    """
+def rank(rows: Sequence[Row], measure: str, folds: int) -> list[str]:
+    """Return which method is best by cross-validation, and which may be as good; a higher `measure` is better."""
     best, *others = sorted(rows, key=lambda row: -row["mean"])
     near = [row["title"] for row in others if not is_beyond_chance(best["scores"], row["scores"], folds)]
     headline = f"{best['title']} has the highest {measure} on this table: {best['mean']:.3f}."
@@ -162,18 +149,36 @@ def kept_epoch(history: History) -> str:
 # Importance of columns
 
 
+class Importance(TypedDict):
+    """How much worse a model is with a column shuffled."""
+
+    column: str
+    loss: float
+    std: float
+
+
+class Effect(TypedDict):
+    """How much a value of a column changes the score of a linear model."""
+
+    column: str
+    value: str
+    effect: float
+
+
 def importance_section(task: TableTask[T, M, E], model: M, table: T) -> tuple[list[Section], dict[str, object]]:
     """Return the section of a report on the columns, and its numbers for the JSON."""
+    numbers: dict[str, object]
     if model.describe().kind == "linear":
-        rows = linear_effects(task, cast("TwoClassModel", model), table)
-        caption = f"Change of the score by {len(rows[:_SHOWN])} columns or values."
+        effects = linear_effects(task, cast("TwoClassModel", model), table)
+        caption = f"Change of the score by {len(effects[:_SHOWN])} columns or values."
         text = (
             "How much the score changes if a number rises by one standard deviation of the test rows, or if a text is "
             "this one instead of the average of all; the scores are a sum of such terms."
         )
-        cells = [(row["column"], row["value"], f"{row['effect']:+.4f}") for row in rows]
-        heads, names = ("column", "value", "score"), [f"{row['column']} {row['value']}" for row in rows]
-        values, spreads, key = [row["effect"] for row in rows], None, "effects"
+        cells = [(row["column"], row["value"], f"{row['effect']:+.4f}") for row in effects[:_SHOWN]]
+        names = [f"{row['column']} {row['value']}" for row in effects[:_SHOWN]]
+        bars, spreads = [row["effect"] for row in effects[:_SHOWN]], None
+        heads, label, numbers = ("column", "value", "score"), "score", {"effects": effects}
     else:
         rows = permutation_importance(task, model, table)
         caption = f"How much worse the {task.measure} is with a column shuffled; whiskers: standard deviation."
@@ -184,22 +189,18 @@ def importance_section(task: TableTask[T, M, E], model: M, table: T) -> tuple[li
         )
         if len(task.kinds) > _MOST_COLUMNS:
             text += f" Tried were columns of text and the numbers nearest to the target, {_MOST_COLUMNS} in all."
-        cells = [(row["column"], f"{row['loss']:+.4f}", f"{row['std']:.4f}") for row in rows]
-        heads, names = ("column", "worse by", "std"), [row["column"] for row in rows]
-        values, spreads, key = [row["loss"] for row in rows], [row["std"] for row in rows], "importance"
-    if not rows:
+        cells = [(row["column"], f"{row['loss']:+.4f}", f"{row['std']:.4f}") for row in rows[:_SHOWN]]
+        names = [row["column"] for row in rows[:_SHOWN]]
+        bars, spreads = [row["loss"] for row in rows[:_SHOWN]], [row["std"] for row in rows[:_SHOWN]]
+        heads, label, numbers = ("column", "worse by", "std"), "worse by", {"importance": rows}
+    if not cells:
         return [], {}
-    shown = None if spreads is None else spreads[:_SHOWN]
-    image = draw_bars(
-        names[:_SHOWN], values[:_SHOWN], shown, label=heads[-1] if shown is None else heads[1], caption=caption
-    )
-    section = Section(
-        HEADING, [text], columns=heads, rows=cells[:_SHOWN], labels=len(heads) - (2 if shown else 1), images=[image]
-    )
-    return [section], {key: rows}
+    image = draw_bars(names, bars, spreads, label=label, caption=caption)
+    labels = 2 if spreads is None else 1
+    return [Section(HEADING, [text], columns=heads, rows=cells, labels=labels, images=[image])], numbers
 
 
-def permutation_importance(task: TableTask[T, M, E], model: M, table: T, *, seed: int = 0) -> list[dict[str, Any]]:
+def permutation_importance(task: TableTask[T, M, E], model: M, table: T, *, seed: int = 0) -> list[Importance]:
     """Return how much worse a model does where a column is shuffled, the most important first.
 
     Only some of the rows and columns of a large table are used.
@@ -210,7 +211,7 @@ def permutation_importance(task: TableTask[T, M, E], model: M, table: T, *, seed
     whole = task.goodness(model, part)
     if math.isnan(whole):
         return []
-    found = []
+    found: list[Importance] = []
     for name in _nearest(task, part):
         losses = []
         for _ in range(_REPEATS):
@@ -233,7 +234,7 @@ def _nearest(task: TableTask[T, M, E], table: T) -> list[str]:
     return ranked[:_MOST_COLUMNS]
 
 
-def linear_effects(task: TableTask[T, M, E], model: TwoClassModel, table: T) -> list[dict[str, Any]]:
+def linear_effects(task: TableTask[T, M, E], model: TwoClassModel, table: T) -> list[Effect]:
     """Return by how much columns change the score of a linear model, the largest change first."""
     features, probes = table.features, []
     for name in task.kinds:
@@ -250,13 +251,10 @@ def linear_effects(task: TableTask[T, M, E], model: TwoClassModel, table: T) -> 
         rows[name] = rows[name].where(rows.index != place, value)
     scores = model.decision_function(task.inputs(replace(table, features=rows, targets=np.zeros(len(rows), dtype=int))))
     frame = pd.DataFrame(probes, columns=["column", "value", "at", "weight"]).assign(score=scores.astype(float))
-    found = []
+    found: list[Effect] = []
     for name, own in frame.groupby("column", sort=False):
-        if own["value"].iloc[-1] == "":
-            found.append(
-                {"column": name, "value": own["value"].iloc[0], "effect": own["score"].iloc[0] - own["score"].iloc[1]}
-            )
-            continue
-        centre = float((own["score"] * own["weight"]).sum())
-        found += [{"column": name, "value": row.value, "effect": row.score - centre} for row in own.itertuples()]
+        number = own["value"].iloc[-1] == ""
+        centre = own["score"].iloc[-1] if number else float((own["score"] * own["weight"]).sum())
+        shown = own.iloc[:1] if number else own
+        found += [{"column": name, "value": row.value, "effect": row.score - centre} for row in shown.itertuples()]
     return sorted(found, key=lambda row: -abs(row["effect"]))

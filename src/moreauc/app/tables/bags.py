@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -11,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from moreauc.app.report.pages import Section, as_image
-from moreauc.app.tables.base import Inputs, Table, TwoClassModel, read_features
+from moreauc.app.tables.base import Sections, Table, Tested, TwoClassModel, read_features
 from moreauc.app.tables.rows import Evaluation, TwoClassTask
-from moreauc.app.tables.targets import check_present, match_target, split_target
+from moreauc.app.tables.targets import check_present, split_target
 from moreauc.data import FlatBags
 from moreauc.data.bags import Bags
 from moreauc.data.duplicates import Hashes, hash_bags, hash_rows
@@ -92,9 +91,8 @@ class BagTableTask(TwoClassTask[BagTable]):
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> BagTable:
         codes, names, first = find_bags(frame, self.column, source)
-        labels: Array = np.zeros(len(names), dtype=np.int64)
+        labels = self.labels(frame.iloc[first], source, labelled)
         if labelled:
-            _, labels = match_target(frame.iloc[first], self.target, source=source, unit="bags")
             _check_agreement(frame, self.target.name, codes, names, first, source)
             self.check_test(labels, source)
         return BagTable(self.schema.match(frame, source=source), labels, codes, names)
@@ -124,17 +122,10 @@ class BagTableTask(TwoClassTask[BagTable]):
     def names(self, table: BagTable) -> list[str]:
         return table.names
 
-    def result(
-        self,
-        evaluations: Sequence[Evaluation],
-        model: TwoClassModel,
-        inputs: Inputs,
-        table: BagTable,
-        notes: Sequence[str],
-        train: BagTable | None = None,
-    ) -> tuple[list[Section], dict[str, object]]:
-        sections, further = super().result(evaluations, model, inputs, table, notes, train)
-        classifier, bags = cast("MultiInstanceClassifier", model), cast(Bags, inputs)
+    def result(self, tested: Tested[BagTable, TwoClassModel, Evaluation]) -> Sections:
+        sections, further = super().result(tested)
+        evaluations, table = tested.evaluations, tested.table
+        classifier, bags = cast("MultiInstanceClassifier", tested.model), cast(Bags, tested.inputs)
         distance, positive = evaluations[0].scores, table.targets == 1
         best = int(np.argmax(np.where(positive, distance, -np.inf)))
         hardest = int(np.argmax(np.where(positive, -distance, distance)))

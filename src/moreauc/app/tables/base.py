@@ -76,6 +76,16 @@ class Model(Protocol):
         """Return what a page shows of it."""
 
 
+class Estimator(Model, Protocol):
+    """An estimator of this package before and after its training."""
+
+    def fit(self, X: Inputs, y: Array, /, **options: object) -> object:
+        """Train it."""
+
+    def get_params(self) -> dict[str, object]:
+        """Return the arguments of its constructor."""
+
+
 class Scorer(Protocol):
     """A fitted classifier of two classes, of any library."""
 
@@ -90,9 +100,23 @@ class TwoClassModel(Model, Scorer, Protocol):
         """Return the probabilities of both classes, shape `(n, 2)`."""
 
 
+Sections = tuple[list[Section], dict[str, object]]  # of a report, and further numbers for its JSON
+
 T = TypeVar("T", bound=Table)
 M = TypeVar("M", bound=Model)
 E = TypeVar("E", bound=Evaluated)
+
+
+@dataclass(frozen=True)
+class Tested(Generic[T, M, E]):
+    """A model on a test table."""
+
+    model: M
+    inputs: Inputs  # what the model takes of the table
+    table: T
+    evaluations: Sequence[E]  # of the model, and of those it is compared with
+    notes: Sequence[str] = ()  # warnings to show with the verdict
+    train: T | None = None  # what the model was trained on; None after the training
 
 
 @dataclass(frozen=True)
@@ -188,13 +212,13 @@ class TableTask(ABC, Generic[T, M, E]):
         cells = [self.count_cells(name, part) for name, part in parts.items()]
         return Section("Data", text, columns=tuple(cells[0]), rows=[tuple(row.values()) for row in cells], labels=1)
 
-    @abstractmethod
     def headline(self, table: T) -> str:
         """Return the size of a table in words."""
+        return f"{len(table)} {self.unit}"
 
     @abstractmethod
     def evaluate(self, title: str, model: M, inputs: Inputs, table: T) -> E:
-        """Return the numbers of a model on a table; `inputs` are those of the table."""
+        """Return the numbers of a model on a table."""
 
     @abstractmethod
     def goodness(self, model: M, table: T) -> float:
@@ -213,18 +237,12 @@ class TableTask(ABC, Generic[T, M, E]):
         """Return the tables to print."""
 
     @abstractmethod
-    def result(
-        self, evaluations: Sequence[E], model: M, inputs: Inputs, table: T, notes: Sequence[str], train: T | None = None
-    ) -> tuple[list[Section], dict[str, object]]:
-        """Return the sections of a report on the first model beside the others, and further numbers for its JSON.
-
-        The first section is the verdict, which the JSON has as well; `notes` are warnings to show there. The table that
-        the model was trained on is given by `fit` only.
-        """
+    def result(self, tested: Tested[T, M, E]) -> Sections:
+        """Return the sections on a model beside the others; the first is the verdict, which the JSON has as well."""
 
     @abstractmethod
     def training(self, models: Mapping[str, M], split: Split[T]) -> tuple[Section, dict[str, object]]:
-        """Return the section of a report on the training of models by title, and further numbers for its JSON."""
+        """Return the section on the training of models by title, and further numbers for the JSON."""
 
     @abstractmethod
     def predict(self, model: M, inputs: Inputs, table: T) -> tuple[pd.DataFrame, str]:

@@ -6,12 +6,13 @@ Rows are counted from 1, the first one below the header; lines are lines of the 
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 from pandas.api.types import infer_dtype
@@ -46,10 +47,7 @@ def read_texts(path: str | Path) -> pd.DataFrame:
     Raises:
         TableError: if the file is missing, of another kind, empty or malformed.
     """
-    path = _check_file(path)
-    frame = _read_text(path) if path.suffix.lower() in (".csv", ".tsv") else _read_parquet(path)
-    if not len(frame):
-        raise TableError(f"{path}: the file has a header but no rows")
+    frame, _ = next(stream_texts(path, sys.maxsize))
     return frame
 
 
@@ -63,7 +61,9 @@ def stream_texts(path: str | Path, size: int) -> Iterator[tuple[pd.DataFrame, in
     """
     path = _check_file(path)
     if path.suffix.lower() not in (".csv", ".tsv"):
-        frame = read_texts(path)
+        frame = _read_parquet(path)
+        if not len(frame):
+            raise TableError(f"{path}: the file has a header but no rows")
         for start in range(0, len(frame), size):
             yield frame.iloc[start : start + size], path.stat().st_size * size // len(frame)
         return
@@ -74,7 +74,7 @@ def stream_texts(path: str | Path, size: int) -> Iterator[tuple[pd.DataFrame, in
         with open(path, encoding="utf-8-sig") as file:  # which makes \n of all ends of lines
             for line in file:
                 if "\0" in line:
-                    raise TableError(f"{path}: not a text file, it holds a byte 0x00")
+                    _refuse(path)
                 letters += len(line)
                 yield line
 
@@ -97,8 +97,7 @@ def stream_texts(path: str | Path, size: int) -> Iterator[tuple[pd.DataFrame, in
         if not start:
             raise TableError(f"{path}: the file has a header but no rows")
     except UnicodeDecodeError:
-        _decode(path)  # which says where, and what to do
-        raise
+        _refuse(path)
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
@@ -136,36 +135,26 @@ def _check_file(path: str | Path) -> Path:
     return path
 
 
-def _read_text(path: Path) -> pd.DataFrame:
-    text = _decode(path).replace("\r\n", "\n").replace("\r", "\n")
-    if not text.strip():
-        raise TableError(f"{path}: the file is empty")
-    separator = "\t" if path.suffix.lower() == ".tsv" and "\t" in text else _separator(text)
-    header, *rows = _read_rows(path, io.StringIO(text, newline="\n"), separator)
-    names = [normal_text(name) for name in header]
-    _check_names(path, names)
-    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return pd.DataFrame({name: _present(column) for name, column in zip(names, columns, strict=True)})
-
-
 def _present(fields: Sequence[str]) -> pd.Series:
     """Return the texts of a column in normal form, without the words for missing values."""
     texts = [None if text in _MISSING else text for text in normal_fields(fields)]
     return pd.Series(texts)
 
 
-def _decode(path: Path) -> str:
+def _refuse(path: Path) -> NoReturn:
+    """Say which byte of a file is no text, and what to do."""
     content = path.read_bytes()
-    if (nul := content.find(b"\0")) >= 0 and content[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if (nul := content.find(b"\0")) >= 0 and not wide:
         raise TableError(f"{path}: not a text file, byte 0x00 at position {nul}")
     try:
-        return content.decode("utf-8-sig")
+        content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        source = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
         raise TableError(
             f"{path}: not UTF-8, byte {content[error.start]:#04x} at position {error.start}; convert it, for example: "
-            f"iconv -f {source} -t UTF-8 {path.name} > {path.stem}-utf8{path.suffix}"
+            f"iconv -f {'UTF-16' if wide else 'WINDOWS-1252'} -t UTF-8 {path.name} > {path.stem}-utf8{path.suffix}"
         ) from error
+    raise TableError(f"{path}: the file has changed while it was read")
 
 
 def _separator(text: str) -> str:

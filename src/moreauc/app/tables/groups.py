@@ -13,6 +13,7 @@ import pandas as pd
 
 from moreauc.app.report.pages import Fact, Section, as_image, draw_training
 from moreauc.app.report.verdict import (
+    Evaluated,
     Verdict,
     compare_models,
     histories_of,
@@ -20,14 +21,25 @@ from moreauc.app.report.verdict import (
     kept_epoch,
     warning_text,
 )
-from moreauc.app.tables.base import Cells, Inputs, Split, Table, TableTask, named_columns, num_resamples, read_features
+from moreauc.app.tables.base import (
+    Cells,
+    Inputs,
+    Sections,
+    Split,
+    Table,
+    TableTask,
+    Tested,
+    named_columns,
+    num_resamples,
+    read_features,
+)
 from moreauc.app.tables.targets import check_classes, check_present
 from moreauc.data.duplicates import Codes, Hashes, number_equal
 from moreauc.data.groups import hold_out, name_groups
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import class_text, group_texts, is_number, lost_in_floats, name_texts, normal_text, type_column
 from moreauc.metrics import group_loss, plot_groups
-from moreauc.metrics.bootstrap import Resamples, resample_scores
+from moreauc.metrics.bootstrap import resample_scores
 from moreauc.metrics.groups import GroupTable
 from moreauc.tasks.base import Array
 
@@ -38,6 +50,10 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("moreauc.app.cli.fit")
 KINDS = ("auto", "classification", "regression")
 _MOST_CLASSES = 10  # whole numbers of more values are taken for quantities
+_MEANING = (
+    "The loss of a group is the mean {loss} of its rows; that of several groups is the mean of theirs, each counted as "
+    "one, however many rows it has. The gap is the worst less the best. The numbers of a small group are uncertain."
+)
 _SHOWN = 20  # groups printed, or named in a sentence
 
 
@@ -67,20 +83,13 @@ class GroupedTable(Table):
 
 
 @dataclass(frozen=True)
-class GroupEvaluation:
-    """One model on rows in groups."""
+class GroupEvaluation(Evaluated):
+    """One model on rows in groups, compared by the mean loss of the worst ones."""
 
-    title: str  # name of the model in tables
     table: GroupTable  # its groups, the worst first
     top_k: int  # how many of the worst groups count; not more than there are
     score: float  # accuracy of all rows, or R² for regression
     quantity: str  # which of them
-    resamples: Resamples  # mean loss of the worst groups, over resamples of their rows
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a user must know before trusting the numbers."""
-        return []
 
     @property
     def losses(self) -> dict[str, float]:
@@ -123,7 +132,6 @@ class GroupEvaluation:
         return cells
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
         accuracy = {} if self.worst_accuracy is None else {"worst_accuracy": self.worst_accuracy}
         summary = {"title": self.title, "top_k": self.top_k, **{f"{key}_loss": x for key, x in self.losses.items()}}
         return {**summary, **accuracy, self.quantity: self.score, "groups": self.table.rows()}
@@ -216,9 +224,6 @@ class GroupTableTask(TableTask[GroupedTable, "GroupDROEstimator", GroupEvaluatio
         sizes = np.bincount(table.codes)
         return {"rows": len(table), "groups": len(sizes), "smallest": int(sizes.min()), "largest": int(sizes.max())}
 
-    def headline(self, table: GroupedTable) -> str:
-        return f"{len(table)} rows"
-
     def evaluate(self, title: str, model: GroupDROEstimator, inputs: Inputs, table: GroupedTable) -> GroupEvaluation:
         groups = model.group_score(inputs, table.targets, table.groups)
         score, top_k = float(model.score(inputs, table.targets)), min(model.top_k_, len(groups))
@@ -229,7 +234,7 @@ class GroupTableTask(TableTask[GroupedTable, "GroupDROEstimator", GroupEvaluatio
         resamples = resample_scores(
             lambda codes, losses: group_loss(losses, codes, top_k=top_k), table.codes, losses, resamples=number
         )
-        return GroupEvaluation(title, groups, top_k, score, quantity, resamples)
+        return GroupEvaluation(groups, top_k, score, quantity, title=title, resamples=resamples)
 
     def goodness(self, model: GroupDROEstimator, table: GroupedTable) -> float:
         losses = model.row_losses(self.inputs(table), table.targets)
@@ -244,22 +249,18 @@ class GroupTableTask(TableTask[GroupedTable, "GroupDROEstimator", GroupEvaluatio
         groups = [tuple(row.values()) for row in cells[:_SHOWN]]
         return [(title, tuple(first.cells), summary), (text, tuple(cells[0]), groups)]
 
-    def result(
-        self,
-        evaluations: Sequence[GroupEvaluation],
-        model: GroupDROEstimator,
-        inputs: Inputs,
-        table: GroupedTable,
-        notes: Sequence[str],
-        train: GroupedTable | None = None,
-    ) -> tuple[list[Section], dict[str, object]]:
-        measure = "loss of the worst group" if evaluations[0].top_k == 1 else "mean loss of the worst groups"
+    def result(self, tested: Tested[GroupedTable, GroupDROEstimator, GroupEvaluation]) -> Sections:
+        evaluations, model = tested.evaluations, tested.model
+        first = evaluations[0]
+        measure = "loss of the worst group" if first.top_k == 1 else "mean loss of the worst groups"
         verdict = compare_models(evaluations, measure, self.unit, lower_is_better=True)
         text = [*verdict.text, *_advice(verdict, evaluations)]
-        columns, numbers = importance_section(self, model, table)
+        rows = [tuple(evaluation.cells.values()) for evaluation in evaluations]
+        meaning = _MEANING.format(loss=model.describe().row_loss)
+        columns, numbers = importance_section(self, model, tested.table)
         sections = [
-            Section("Verdict", [*text, *warning_text(notes)], facts=_facts(evaluations[0])),
-            _result_section(evaluations, model),
+            Section("Verdict", [*text, *warning_text(tested.notes)], facts=_facts(first)),
+            Section("Methods", [meaning], columns=tuple(first.cells), rows=rows, labels=2),
             _group_section(evaluations, model),
             *columns,
         ]
@@ -403,17 +404,6 @@ def _facts(first: GroupEvaluation) -> list[Fact]:
         facts.append(Fact("Lowest accuracy", f"{first.worst_accuracy:.3f}", "of a group"))
     facts.append(Fact(first.quantity, f"{first.score:.3f}", "of all rows"))
     return facts
-
-
-def _result_section(evaluations: Sequence[GroupEvaluation], model: GroupDROEstimator) -> Section:
-    first = evaluations[0]
-    text = (
-        f"The loss of a group is the mean {model.describe().row_loss} of its rows; that of several groups is the mean "
-        "of theirs, each counted as one, however many rows it has. The gap is the worst less the best. The numbers of "
-        "a small group are uncertain."
-    )
-    rows = [tuple(evaluation.cells.values()) for evaluation in evaluations]
-    return Section("Methods", [text], columns=tuple(first.cells), rows=rows, labels=2)
 
 
 def _group_section(evaluations: Sequence[GroupEvaluation], model: GroupDROEstimator) -> Section:

@@ -12,12 +12,11 @@ from pandas.util import hash_array
 from scipy.sparse import csr_array
 
 from moreauc.app.molecules import SmilesFingerprints, with_progress
-from moreauc.app.report.molecules import molecule_sections, screening, screening_cells, screening_row
-from moreauc.app.report.pages import Section
+from moreauc.app.report.molecules import HEADS, molecule_sections, screening, screening_row
 from moreauc.app.smiles import CHUNK, Chunk, InvalidSmiles, Morgan, read_chunks, stack
-from moreauc.app.tables.base import Cells, Inputs, Scorer, Split, Table, TwoClassModel
+from moreauc.app.tables.base import Cells, Inputs, Scorer, Sections, Split, Table, Tested, TwoClassModel
 from moreauc.app.tables.rows import Evaluation, RowTableTask, draw_test_rows
-from moreauc.app.tables.targets import check_present, match_target, split_target
+from moreauc.app.tables.targets import check_present, split_target
 from moreauc.data.duplicates import Hashes
 from moreauc.data.schema import Schema
 from moreauc.data.tables import TableError, list_names
@@ -95,10 +94,7 @@ class MoleculeTableTask(RowTableTask):
         return replace(self, smiles=column, invalid=invalid or "error", jobs=jobs or 1)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> MoleculeTable:
-        labels: Array = np.zeros(len(frame), dtype=np.int64)
-        if labelled:
-            _, labels = match_target(frame, self.target, source=source)
-        table = self._read(frame, labels, source)
+        table = self._read(frame, self.labels(frame, source, labelled), source)
         if labelled:
             self.check_test(table.targets, source)
         return table
@@ -135,9 +131,7 @@ class MoleculeTableTask(RowTableTask):
         texts = column.astype(object).where(column.notna(), None).to_numpy()
         pieces = [texts[place : place + CHUNK].tolist() for place in range(0, len(texts), CHUNK)]
         found = list(with_progress(read_chunks(self.morgan, pieces, self.jobs, identities=True), len(pieces)))
-        wrong = [
-            one._replace(row=number * CHUNK + one.row) for number, chunk in enumerate(found) for one in chunk.invalid
-        ]
+        wrong = [one for chunk in found for one in chunk.invalid]
         self.check_valid(wrong, source)
         skipped = self.left_out(wrong[0], len(wrong), len(texts), source) if wrong else ""
         good = np.setdiff1d(np.arange(len(texts)), [one.row for one in wrong])
@@ -216,19 +210,17 @@ class MoleculeTableTask(RowTableTask):
 
     def printed(self, title: str, evaluations: Sequence[Evaluation]) -> list[Cells]:
         rows = [screening_row(one.title, one.screening) for one in evaluations if one.screening is not None]
-        return [*super().printed(title, evaluations), ("Top of the list", *screening_cells(rows))]
+        return [*super().printed(title, evaluations), ("Top of the list", HEADS, rows)]
 
     def evaluate(self, title: str, model: Scorer, inputs: Inputs, table: Table) -> Evaluation:
         found = super().evaluate(title, model, inputs, table)
         return replace(found, screening=screening(table.targets, found.scores))
 
-    def explain(
-        self, evaluations: Sequence[Evaluation], model: TwoClassModel, inputs: Inputs, table: Table
-    ) -> tuple[list[Section], dict[str, object]]:
-        known = _molecules(table)
+    def explain(self, tested: Tested[Table, TwoClassModel, Evaluation]) -> Sections:
+        evaluations, known = tested.evaluations, _molecules(tested.table)
         scores = {one.title: one.scores for one in evaluations}
         rows = [screening_row(one.title, one.screening) for one in evaluations if one.screening is not None]
-        return molecule_sections(rows, scores, known.targets, known.smiles, self.names(table), model, self.morgan)
+        return molecule_sections(rows, scores, known, tested.model, self.morgan)
 
 
 def _named(wrong: InvalidSmiles) -> str:

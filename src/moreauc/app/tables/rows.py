@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from moreauc._checks import floor_count
 from moreauc.app.report.pages import Fact, Section, draw_histograms, draw_precision_recall, draw_roc, draw_training
 from moreauc.app.report.verdict import (
+    Evaluated,
     Verdict,
     compare_models,
     histories_of,
@@ -27,19 +28,21 @@ from moreauc.app.tables.base import (
     Cells,
     Inputs,
     Scorer,
+    Sections,
     Split,
     T,
     Table,
     TableTask,
+    Tested,
     TwoClassModel,
     num_resamples,
     read_features,
 )
 from moreauc.app.tables.targets import Target, match_target, split_target
-from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
+from moreauc.data.duplicates import Hashes, any_equal, number_equal, take_together
 from moreauc.data.tables import TableError
 from moreauc.metrics import tpauc_score
-from moreauc.metrics.bootstrap import BootstrapInterval, Resamples, resample_scores
+from moreauc.metrics.bootstrap import BootstrapInterval, resample_scores
 from moreauc.metrics.ranking import tied_share, ties_text
 from moreauc.tasks.base import Array
 
@@ -64,10 +67,9 @@ _TELLING = 0.01  # half an interval of differences, below which models are the s
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Evaluated):
     """Scores of one model on labelled rows or bags."""
 
-    title: str  # name of the model in tables
     tpauc: BootstrapInterval  # TPAUC with its bootstrap interval
     auc: float  # area under the whole curve
     tpr_at_budget: float  # highest true positive rate at a false positive rate of at most the budget
@@ -79,12 +81,10 @@ class Evaluation:
     alerts: float  # how many of 1,000 rows or bags are called positive there
     unit: str  # what is scored, "rows" or "bags"
     scores: Array  # of the rows or bags, shape `(n,)`
-    resamples: Resamples  # TPAUC over resamples of the rows or bags
     screening: dict[str, float] | None = None  # enrichment and BEDROC of molecules
 
     @property
     def warnings(self) -> list[str]:
-        """What a user must know before trusting the numbers."""
         text = ties_text(self.tied, unit=self.unit)
         return [] if text is None else [f"{self.title}: {text}"]
 
@@ -97,7 +97,6 @@ class Evaluation:
         return (self.title, f"{self.tpauc.estimate:.4f}", interval, *rates, precision, f"{self.alerts:.1f}")
 
     def to_dict(self) -> dict[str, object]:
-        """Return the numbers as plain data, without the scores."""
         left_out = ("scores", "resamples", *(() if self.screening else ("screening",)))
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
@@ -114,8 +113,8 @@ def evaluate_scores(
 ) -> Evaluation:
     """Return the numbers of one model whose decisions turn at a score of 0; the budget is `max_fpr` by default."""
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
-    region: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr}
-    resamples = resample_scores(tpauc_score, labels, scores, **region, resamples=num_resamples(len(labels)))
+    number = num_resamples(len(labels))
+    resamples = resample_scores(tpauc_score, labels, scores, min_tpr=min_tpr, max_fpr=max_fpr, resamples=number)
     called = scores > 0
     return Evaluation(
         title=title,
@@ -125,7 +124,7 @@ def evaluate_scores(
         threshold=0.0,
         tpr=float(called[labels == 1].mean()),
         fpr=float(called[labels == 0].mean()),
-        tied=tied_share(labels, scores, **region),
+        tied=tied_share(labels, scores, min_tpr=min_tpr, max_fpr=max_fpr),
         precision=float(labels[called].mean()) if called.any() else math.nan,
         alerts=1000.0 * float(called.mean()),
         unit=unit,
@@ -153,6 +152,12 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
 
     def draw_test(self, table: T, share: float, seed: int, hashes: Hashes) -> Array:
         return draw_test_rows(table.targets, share, seed, hashes, unit=self.unit)
+
+    def labels(self, frame: pd.DataFrame, source: str, labelled: bool) -> Array:
+        """Return the labels of rows, or of bags by a row of each; zeros where they are not there."""
+        if not labelled:
+            return np.zeros(len(frame), dtype=np.int64)
+        return match_target(frame, self.target, source=source, unit=self.unit)[1]
 
     def check_test(self, targets: Array, where: str) -> None:
         check_region_holds(targets, where, min_tpr=self.min_tpr, max_fpr=self.max_fpr, unit=self.unit)
@@ -206,19 +211,12 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
         rows = [tuple(evaluation.row[place] for place in _PRINTED) for evaluation in evaluations]
         return [(title, tuple(_COLUMNS[place] for place in _PRINTED), rows)]
 
-    def result(
-        self,
-        evaluations: Sequence[Evaluation],
-        model: TwoClassModel,
-        inputs: Inputs,
-        table: T,
-        notes: Sequence[str],
-        train: T | None = None,
-    ) -> tuple[list[Section], dict[str, object]]:
+    def result(self, tested: Tested[T, TwoClassModel, Evaluation]) -> Sections:
+        evaluations, table = tested.evaluations, tested.table
         first, unit = evaluations[0], self.unit
         verdict = compare_models(evaluations, self.measure, unit)
-        doubts = warning_text([*notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
-        text = [*verdict.text, self._decisions(first), *self._advice(verdict, model, table, train)]
+        doubts = warning_text([*tested.notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
+        text = [*verdict.text, self._decisions(first), *self._advice(verdict, tested)]
         region = f"TPR ≥ {self.min_tpr:g}, FPR ≤ {self.max_fpr:g}"
         interval = f"95 %: {first.tpauc.low:.3f} to {first.tpauc.high:.3f}"
         chance = f"random scores: {_chance(self.min_tpr, self.max_fpr):.2f}"
@@ -237,7 +235,7 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
             draw_precision_recall(table.targets, scores, threshold=0.0),
             draw_histograms(table.targets, first.scores, threshold=0.0),
         ]
-        columns, numbers = self.explain(evaluations, model, inputs, table)
+        columns, numbers = self.explain(tested)
         sections = [
             Section("Verdict", [*text, *doubts], facts=facts),
             Section("Methods", [_EXPLANATION.format(unit=unit)], columns=_COLUMNS, rows=rows, labels=1),
@@ -246,11 +244,9 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
         ]
         return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
 
-    def explain(
-        self, evaluations: Sequence[Evaluation], model: TwoClassModel, inputs: Inputs, table: T
-    ) -> tuple[list[Section], dict[str, object]]:
-        """Return the sections of a report on what the scores of the first model go by, and their numbers."""
-        return importance_section(self, model, table)
+    def explain(self, tested: Tested[T, TwoClassModel, Evaluation]) -> Sections:
+        """Return the sections of a report on what the scores of the model go by, and their numbers."""
+        return importance_section(self, tested.model, tested.table)
 
     def _decisions(self, first: Evaluation) -> str:
         """Return a sentence on the decisions of a model: alerts, precision, rates."""
@@ -262,8 +258,9 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
             f"positive rate is {first.fpr:.3f}; the budget is {self.budget:g}."
         )
 
-    def _advice(self, verdict: Verdict, model: TwoClassModel, table: T, train: T | None) -> list[str]:
+    def _advice(self, verdict: Verdict, tested: Tested[T, TwoClassModel, Evaluation]) -> list[str]:
         """Return what to try next, by the results in docs/when_it_pays.md."""
+        model, table, train = tested.model, tested.table, tested.train
         positives = int(table.targets.sum())
         if verdict.difference is None or train is None:
             return []
@@ -306,18 +303,15 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
         return "try --model auto, which also has a forest and boosted trees"
 
     def training(self, models: Mapping[str, TwoClassModel], split: Split[T]) -> tuple[Section, dict[str, object]]:
-        text = []
         histories = histories_of(models)
-        for title, model in models.items():
-            if title not in histories:
-                text.append(f"{title}: {model.describe().summary}.")
+        text = [f"{title}: {model.describe().summary}." for title, model in models.items() if title not in histories]
         for title, history in histories.items():
             if history.best_epoch is None:
                 text.append(f"{title}: too few {self.unit} to hold any out; the weights of the last epoch were kept.")
             else:
-                score, when = history.best_score, kept_epoch(history)
                 choice = f" ({history.choice})" if history.choice else ""
-                text.append(f"{title}: best validation TPAUC {score:.4f} {when}{choice}; these weights were kept.")
+                best = f"{history.best_score:.4f} {kept_epoch(history)}{choice}"
+                text.append(f"{title}: best validation TPAUC {best}; these weights were kept.")
             members = len(models[title].describe().histories)
             if members > 1:
                 text.append(f"{title} is the mean of {members} such networks; shown is the first.")
@@ -360,9 +354,8 @@ class RowTableTask(TwoClassTask[Table]):
         return task, Table(features, labels)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> Table:
-        labels: Array = np.zeros(len(frame), dtype=np.int64)
+        labels = self.labels(frame, source, labelled)
         if labelled:
-            _, labels = match_target(frame, self.target, source=source)
             self.check_test(labels, source)
         return Table(self.schema.match(frame, source=source), labels)
 
@@ -394,28 +387,22 @@ def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: fl
 def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes, *, unit: str = "rows") -> Array:
     """Draw a share of either class; return the numbers of the rows (or bags), in order; equal ones stay together."""
     random, same = np.random.default_rng(seed), number_equal(hashes)
-    members = {name: np.flatnonzero(labels == label) for label, name in ((1, "positives"), (0, "negatives"))}
-    for name, rows in members.items():
-        count = round(share * len(rows))
-        if count in (0, len(rows)):
-            part = "test" if count == 0 else "training"
-            raise TableError(
-                f"no {name} in the {part} split: the table has {len(rows)}, of which --test-size {share:g} takes "
-                f"{count}"
-            )
     if any_equal(same):
-        return _draw_together(labels, share, random, same, unit)
-    drawn = [random.choice(rows, round(share * len(rows)), replace=False) for rows in members.values()]
-    return np.sort(np.concatenate(drawn))
-
-
-def _draw_together(labels: Array, share: float, random: np.random.Generator, same: Codes, unit: str) -> Array:
-    held = take_together(same, labels, share, random)
-    for part, rows in (("test", held), ("training", ~held)):
-        for label, name in ((1, "positives"), (0, "negatives")):
-            if not (labels[rows] == label).any():
-                raise TableError(
-                    f"no {name} in the {part} split: equal {unit} stay together, and the table has only "
-                    f"{int(same.max()) + 1} different among {len(same)}; give a table to test on with --test"
+        held = take_together(same, labels, share, random)
+    else:
+        held = np.zeros(len(labels), dtype=bool)
+        for label in (1, 0):
+            rows = np.flatnonzero(labels == label)
+            held[random.choice(rows, round(share * len(rows)), replace=False)] = True
+    for label, name in ((1, "positives"), (0, "negatives")):
+        own = held[labels == label]
+        if own.all() or not own.any():
+            part, count = "training" if len(own) and own.all() else "test", round(share * len(own))
+            why = f"the table has {len(own)}, of which --test-size {share:g} takes {count}"
+            if count not in (0, len(own)):
+                why = (
+                    f"equal {unit} stay together, and the table has only {int(same.max()) + 1} different among "
+                    f"{len(same)}; give a table to test on with --test"
                 )
+            raise TableError(f"no {name} in the {part} split: {why}")
     return np.flatnonzero(held)
