@@ -6,16 +6,18 @@ so that processes are started once for everything.
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import runpy
 import sys
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
@@ -23,10 +25,13 @@ from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAM
 from moreauc.data import BagBatches, BagEvaluation, ListBags, TensorBatches
 from moreauc.data.scoring import on_device
 from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
+from moreauc.distributed.criterion import exchange_of
+from moreauc.distributed.exchange import Exchange
 from moreauc.metrics import StreamingTPAUC
+from moreauc.optim import ProximalPoint
 from moreauc.optim.hooks import like_parameter
-from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler
-from moreauc.train import fit, train_step
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler, ShuffledSampler
+from moreauc.train import Callback, fit, train_step
 
 STEPS = 16  # more than two epochs of each sampler; half of them end inside an epoch
 ROWS, POSITIVES = 41, 9
@@ -55,7 +60,6 @@ class Case:
 
 CORRECTED = {"gamma": 0.1}
 LINEAR = Case("tpauc", "rows", {"gamma": 0.1, "tau": 0.9, "link": "identity", "threshold_lr": (0.9, 0.08)})
-START = torch.tensor([[0.4, -0.3, 0.2]], dtype=torch.float64)
 MAIN = [
     Case("tpauc", "rows", CORRECTED),
     Case("bags", "turn", {"pooling": "attention", **CORRECTED}),
@@ -64,6 +68,7 @@ MAIN = [
 PLAIN = Case("tpauc", "turn", {"threshold_lr": "quantile"})
 CASES = [
     *MAIN,
+    LINEAR,
     PLAIN,
     Case("tpauc", "turn", {"gamma": "theory", "link": "identity", "threshold_lr": (0.9, 0.08)}),
     Case("tpauc", "rows", {**CORRECTED, "surrogate": "logistic", "initial": 0.3}),
@@ -173,18 +178,6 @@ class Run:
 
     def tables(self) -> dict:
         return {name: value.cpu().clone() for name, value in self.criterion.state_dict().items()}
-
-
-def run_linear(place: tuple[int, int] | None) -> list[dict]:
-    """Train a linear model by plain descent: what the loop in oracles.py does."""
-    run = Run(LINEAR, place)
-    model = nn.Linear(3, 1, bias=False).double()
-    with torch.no_grad():
-        model.weight.copy_(START)
-    run.bare, run.model = model, model if place is None else DistributedDataParallel(model)
-    run.optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    run.previous = PreviousIterate(run.model, run.optimizer)
-    return run.go()
 
 
 def run_case(case: Case, place: tuple[int, int] | None, device: str = "cpu") -> list[dict]:
@@ -353,7 +346,6 @@ def run_fit(place: tuple[int, int] | None, case: Case = FITTED, **options) -> tu
 
 def fit_stops(rank: int, world: int) -> int:
     """Return after how many epochs a run ends that the last process wants to end after two."""
-    from moreauc.train import Callback
 
     class Stop(Callback):
         def on_epoch(self, state):
@@ -361,30 +353,6 @@ def fit_stops(rank: int, world: int) -> int:
 
     history, _ = run_fit((rank, world), callbacks=[Stop()], warm_start_epochs=0)
     return len(history["rows"])
-
-
-def sharded(rank: int, world: int, kind: str) -> dict:
-    """Train a model of `fully_shard` with the previous iterate; return its weights, whole, and previous outputs."""
-    from torch.distributed.fsdp import fully_shard
-
-    run = Run(MAIN[0], (rank, world))
-    torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
-    mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
-    if kind == "by layers":
-        fully_shard(model[0], mesh=mesh)
-    fully_shard(model, mesh=mesh, reshard_after_forward=kind == "resharding")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-    run.model = run.bare = model
-    run.optimizer, run.previous = optimizer, PreviousIterate(model, optimizer)
-    run.go(8)
-    state = run.previous.state_dict()
-    known = dict(model.named_parameters())
-    shards = {name: like_parameter(value, known[name]) for name, value in state["weights"].items()}
-    run.previous.load_state_dict({"weights": {}})
-    run.previous.load_state_dict(state if kind == "resharding" else {"weights": shards})
-    run.go()
-    return {f"weight {name}": value.full_tensor().detach() for name, value in model.named_parameters()}
 
 
 def refused_models() -> dict[str, str]:
@@ -415,13 +383,327 @@ def in_a_group(rank: int, world: int) -> list[dict] | str:
         dist.get_backend_config = config
 
 
+# runs of two processes: errors in one of them, and models of all kinds
+
+VALIDATION = TensorBatches(X.flip(1), LABELS)
+
+
+def network(*, norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(1)
+    middle = nn.BatchNorm1d(6) if norm else nn.Tanh()
+    return nn.Sequential(nn.Linear(3, 6), middle, nn.Linear(6, 1)).double()
+
+
+def loss(gamma: float = 0.1, group: dist.ProcessGroup | None = None) -> DistributedCriterion:
+    return DistributedCriterion(plain_loss(gamma), group)
+
+
+def plain_loss(gamma: float = 0.1) -> TPAUCLoss:
+    return TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=gamma)
+
+
+def parts(place: tuple[int, int] | None) -> TensorBatches:
+    whole = PosNegSampler(LABELS, num_positives=4, num_negatives=8, seed=2)
+    if place is None:
+        return TensorBatches(X, LABELS, whole)
+    return TensorBatches(X, LABELS, DistributedBatchSampler(whole, rank=place[0], world_size=place[1]))
+
+
+def sharded(*, layers: bool = True) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    if layers:
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model[2], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+class Short:
+    """A loader without a length that ends early."""
+
+    def __init__(self, batches: TensorBatches, count: int) -> None:
+        self.batches, self.count = batches, count
+
+    def __iter__(self):
+        return (batch for _, batch in zip(range(self.count), self.batches, strict=False))
+
+
+class Generator(Callback):
+    """Notes the state of the generator that dropout masks are drawn from."""
+
+    state: Tensor
+
+    def on_begin(self, state: Any) -> None:
+        self.state = torch.get_rng_state()
+
+
+# random numbers, batch normalisation
+
+
+def masks(place: tuple[int, int]) -> Tensor:
+    noted = Generator()
+    fit(DistributedDataParallel(network()), loss(), parts(place), epochs=1, seed=5, callbacks=[noted])
+    return noted.state
+
+
+def normalised(place: tuple[int, int]) -> dict[str, Any]:
+    """Return validation scores as each process sees them, and buffers at the end: with the best weights, the last."""
+    seen: list[Tensor] = []
+
+    def score(scores: Tensor, labels: Tensor) -> float:
+        seen.append(scores)
+        return float(len(seen))
+
+    model = network(norm=True)
+    fit(DistributedDataParallel(model), loss(), parts(place), epochs=2, validation=VALIDATION, score=score)
+    last = network(norm=True)
+    fit(DistributedDataParallel(last), loss(), parts(place), epochs=1)
+    buffers = {f"{name} {number}": value for number, m in enumerate((model, last)) for name, value in m.named_buffers()}
+    return {"scores": torch.stack(seen), **buffers}
+
+
+# sharded and compiled models
+
+
+def fit_sharded(place: tuple[int, int] | None, **options: Any) -> dict[str, Any]:
+    model = network() if place is None else sharded()
+    criterion = plain_loss() if place is None else loss()
+    history = fit(model, criterion, parts(place), validation=VALIDATION, epochs=4, lr=0.2, proximal=0.1, **options)
+    weights = {name: whole(value) for name, value in model.named_parameters()}
+    return {"scores": history["score"], "best": history.best_epoch, "weights": weights}
+
+
+def whole(value: Any) -> Tensor:
+    return (value.full_tensor() if hasattr(value, "full_tensor") else value).detach().clone()
+
+
+def states_of_shards(place: tuple[int, int]) -> dict[str, Any]:
+    """Return states as they are saved; and the weights of two runs, one of which is put back to a saved state."""
+    found: dict[str, Any] = {}
+    for resumed in (False, True):
+        model = sharded(layers=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        previous, pull, criterion = PreviousIterate(model, optimizer), ProximalPoint(optimizer, 0.1), loss()
+        for number, batch in enumerate(parts(place)):
+            if resumed and number == 3:
+                found["previous"], found["proximal"] = previous.state_dict(), pull.state_dict()
+                known = dict(model.named_parameters())
+                shards = {
+                    name: like_parameter(value, known[name]) for name, value in found["previous"]["weights"].items()
+                }
+                for state in ({}, found["previous"]["weights"], {}, shards):
+                    previous.load_state_dict({"weights": state})
+                pull.load_state_dict(found["proximal"])
+            train_step(model, criterion, optimizer, batch, previous)
+        found[f"weights {resumed}"] = {name: whole(value) for name, value in model.named_parameters()}
+    shards = {"weights": {name: value.detach() for name, value in model.named_parameters()}}
+    one = network()
+    steps = torch.optim.SGD(one.parameters(), lr=0.1)
+    found["into one"] = message_of(PreviousIterate(one, steps).load_state_dict, shards)
+    values = list(shards["weights"].values())
+    state = {"reference": values, "average": values, "steps": torch.tensor(1)}
+    found["proximal into one"] = message_of(ProximalPoint(steps, 0.1).load_state_dict, state)
+    return found
+
+
+def compiled(place: tuple[int, int]) -> dict[str, Any]:
+    """Steps of a compiled model with buffers; between two of them one process asks for previous scores, alone."""
+    found: dict[str, Any] = {}
+    for kind in ("plain", "compiled"):
+        inner = network(norm=True)
+        model: Any = DistributedDataParallel(inner)
+        wrapper = model
+        if kind == "compiled":
+            model = torch.compile(model, backend="eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        previous, criterion = PreviousIterate(model, optimizer), loss()
+        for batch in parts(place):
+            train_step(model, criterion, optimizer, batch, previous)
+            if place[0] == 0:
+                previous(X)
+            if not wrapper.require_forward_param_sync:
+                raise AssertionError("buffers would not be sent any more")
+        found[f"names {kind}"] = list(previous.state_dict()["weights"])
+        own = TensorBatches(X, LABELS, [list(range(place[0], ROWS, place[1]))] * (1 + place[0]))  # one batch, and two
+        found[kind] = {**dict(inner.named_parameters()), "u": criterion.u, "scores": predict_scores(model, own)[0]}
+    return found
+
+
+def compiled_loss(place: tuple[int, int]) -> dict[str, list[Tensor]]:
+    """Return values and gradients of a loss inside of a compiled step, called for the first time there, and outside."""
+    index = torch.arange(place[0], ROWS, place[1])
+    found: dict[str, list[Tensor]] = {}
+    for kind in ("compiled", "plain"):
+        criterion, scores = loss(0.0), X[:, 0].clone().requires_grad_()
+
+        def step(scores: Tensor, criterion: nn.Module = criterion) -> Tensor:
+            return 2.0 * criterion(3.0 * scores[index], LABELS[index], index)
+
+        value = (torch.compile(step, backend="eager") if kind == "compiled" else step)(scores)
+        value.backward()
+        found[kind] = [value.detach(), scores.grad]
+    return found
+
+
+# what is refused
+
+
+def wrong_models(place: tuple[int, int]) -> dict[str, str]:
+    from torch.distributed.fsdp import fully_shard
+
+    batches, plain = parts(place), plain_loss()
+    alone = [dist.new_group([rank]) for rank in range(place[1])][place[0]]
+    wrapped = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1, place[1]), mesh_dim_names=("copies", "shards"))
+    hybrid = fully_shard(network(), mesh=mesh)
+    uneven = TensorBatches(X, LABELS, [[0, 5], [1]] if place[0] else [[2]])
+    return {
+        "bare": message_of(fit, network(), loss(), batches),
+        "sharded": message_of(fit, sharded(), plain, batches),
+        "compiled": message_of(fit, torch.compile(wrapped, backend="eager"), plain, batches),
+        "other group": message_of(fit, DistributedDataParallel(network(), process_group=alone), loss(), batches),
+        "loss of one": message_of(fit, wrapped, loss(group=alone), batches),
+        "hybrid": message_of(exchange_of, "fit", hybrid, loss()),
+        "step": message_of(train_step, wrapped, plain, optimizer, next(iter(batches))),
+        "uneven": message_of(predict_scores, sharded(), uneven),
+    }
+
+
+def wrong_lengths(place: tuple[int, int]) -> dict[str, str]:
+    batches, last = parts(place), place[0] == place[1] - 1
+    shorter = TensorBatches(X, LABELS, [[0, 1, 2]])
+    model = DistributedDataParallel(network())
+    return {
+        "known": message_of(fit, model, loss(), shorter if last else batches),
+        "validation": message_of(
+            fit, sharded(), loss(), batches, validation=TensorBatches(X, LABELS, [[0, 1]] * (2 if last else 3))
+        ),
+        "unknown": message_of(fit, model, loss(), Short(batches, 3) if last else batches),
+    }
+
+
+def wrong_later(place: tuple[int, int]) -> dict[str, Any]:
+    """Return what losses say that came to differ after they were wrapped."""
+    rank, world = place
+    index = torch.arange(rank, ROWS, world)
+    arguments = (X[index, 0], LABELS[index], index, X[index, 1])
+    found: dict[str, Any] = {}
+    later = loss()
+    later.tau = 0.9 if rank else 0.3
+    found["setting"] = message_of(later, *arguments)
+    found["setting in fit"] = message_of(fit, DistributedDataParallel(network()), later, parts(place))
+    mode = loss()
+    mode.train(rank == 0)
+    found["mode"] = message_of(mode, *arguments)
+    loaded = loss()
+    state = {name: value + 1 if value.is_floating_point() else value for name, value in loaded.state_dict().items()}
+    if rank == 0:
+        loaded.load_state_dict(state)
+    found["state"] = message_of(loaded, *arguments)
+    loaded.synchronize()
+    same = loss()
+    if rank == 0:
+        same.load_state_dict(same.state_dict())  # no difference: all is well
+    found["values"] = [criterion(*arguments) for criterion in (loaded, same)]
+    return found
+
+
+def train_by(sampler: Any, epochs: int, rows: Tensor | None = None) -> None:
+    """Go through some epochs as a loop of one's own does; `rows` are the numbers of those that the sampler knows."""
+    criterion = loss(0.0)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch in sampler:
+            index = torch.tensor(batch) if rows is None else rows[batch]
+            criterion(X[index, 0], LABELS[index], index)
+
+
+def wrong_samplers(place: tuple[int, int]) -> dict[str, str]:
+    """Return what is said of samplers that differ; batches have no row in common where they are of shards."""
+    rank, world = place
+    sizes = {"num_positives": 2, "num_negatives": 4}
+    split = {"rank": rank, "world_size": world}
+    forgetful = PosNegSampler(LABELS, **sizes, **split)
+    if rank:
+        forgetful.set_epoch = lambda epoch: PosNegSampler.set_epoch(forgetful, 0)
+    dealt = DistributedBatchSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8, seed=3 + rank), **split)
+    sharded_rows = PosNegSampler(LABELS, **sizes, **split, seed=3 + rank)
+    own = torch.cat([(label == LABELS).nonzero().squeeze(1)[rank::world] for label in (1, 0)])  # as many batches
+    model = DistributedDataParallel(network())
+    return {
+        "dealt": message_of(train_by, dealt, 1),
+        "shards": message_of(train_by, sharded_rows, 1),
+        "plain": message_of(
+            train_by, DistributedBatchSampler(ShuffledSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1
+        ),
+        "epoch": message_of(train_by, forgetful, 2),
+        "fit": message_of(fit, model, loss(0.0), TensorBatches(X, LABELS, dealt), epochs=1),
+        "own rows": message_of(train_by, PosNegSampler(LABELS[own], **sizes, seed=3 + rank), 2, own),
+        "same": message_of(
+            train_by, DistributedBatchSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8), **split), 3
+        ),
+    }
+
+
+def wrong_parts(place: tuple[int, int]) -> dict[str, Any]:
+    rank, world = place
+    index = torch.arange(rank, ROWS, world)
+    model = network()
+    everything = TensorBatches(X, LABELS.float(), [list(range(ROWS))] if rank == 0 else [])
+    none = TensorBatches(X, LABELS, [])
+    scores = X[index, 0].to_sparse() if rank else X[index, 0]
+    made = loss(0.0)
+    many = {f"part {number}": X[index, 0] for number in range(17)}
+    return {
+        "rows of one": predict_scores(model, everything),
+        "no rows": message_of(predict_scores, model, none),
+        "no numbers": message_of(predict_scores, model, [(X, LABELS)] if rank else everything),
+        "sparse": message_of(made, scores, LABELS[index], index),
+        "other calls": message_of(gather_scores if rank else made, X[index, 0], LABELS[index], index),
+        "too many": message_of(Exchange("test").gather, many),
+        "fine": gather_scores(X[index, 0], LABELS[index], index)[0],
+    }
+
+
+def copies(place: tuple[int, int]) -> dict[str, Any]:
+    index = torch.arange(place[0], ROWS, place[1])
+    arguments = (X[index, 0], LABELS[index], index)
+    criterion = loss(0.0, dist.new_group([0, 1]))
+    values = [copy.deepcopy(criterion)(*arguments), pickle.loads(pickle.dumps(loss(0.0)))(*arguments)]
+    try:
+        pickle.dumps(criterion)
+    except TypeError as error:
+        return {"values": values, "pickle": str(error)}
+    return {"values": values}
+
+
+def everything_of_two(place: tuple[int, int]) -> dict[str, Any]:
+    """Do everything as one of the processes."""
+    return {
+        "compiled loss": compiled_loss(place),
+        "masks": masks(place),
+        "normalised": normalised(place),
+        "fit sharded": fit_sharded(place),
+        "states of shards": states_of_shards(place),
+        "compiled": compiled(place),
+        "wrong models": wrong_models(place),
+        "wrong lengths": wrong_lengths(place),
+        "wrong later": wrong_later(place),
+        "wrong samplers": wrong_samplers(place),
+        "wrong parts": wrong_parts(place),
+        "copies": copies(place),
+    }
+
+
 def work(rank: int, world: int, folder: str) -> None:
     """Do everything as process `rank` of `world`."""
     torch.set_num_threads(1)
     place, path = (rank, world), Path(folder)
     dist.init_process_group("gloo", init_method=f"file://{path}/init-{world}", rank=rank, world_size=world)
     found: dict = {"cases": {case.name: run_case(case, place) for case in cases_of(world)}}
-    found["linear"] = run_linear(place)
     found["wrong batches"], found["unchanged"] = wrong_batches(rank, world)
     found["wrong criteria"] = wrong_criteria(rank)
     found["evaluation"] = evaluation(place)
@@ -431,11 +713,10 @@ def work(rank: int, world: int, folder: str) -> None:
     found["blocks"] = blocks(place)
     found["patience"] = run_fit(place, patience=1, epochs=30, lr=1e-9)[0]
     found["stops"] = fit_stops(rank, world)
-    found["sharded"] = {kind: sharded(rank, world, kind) for kind in ("whole", "by layers", "resharding")}
     found["refused"] = refused_models()
     found["group"] = in_a_group(rank, world)
     if world == 2:
-        found["mistakes"] = import_module("distributed_mistakes").everything(place, path)
+        found |= everything_of_two(place)
     torch.save(found, path / f"{world}-{rank}.pt")
     dist.destroy_process_group()
 

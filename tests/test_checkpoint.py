@@ -239,9 +239,7 @@ def sampled(generator=None):
 
 LOADERS = {
     "tensors, planned": lambda x, y: TensorBatches(x, y, planned(y)),
-    "tensors, in order": lambda x, y: TensorBatches(x, y, batch_size=12),
     "tensors, sampler with a generator": lambda x, y: TensorBatches(x, y, sampled(torch.Generator().manual_seed(1))),
-    "loader, planned": lambda x, y: DataLoader(Noisy(x, y), batch_sampler=planned(y)),
     "loader, shuffled by a generator": lambda x, y: DataLoader(
         Noisy(x, y), batch_size=12, shuffle=True, generator=torch.Generator().manual_seed(8)
     ),

@@ -8,9 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import distributed_mistakes as wrong
 import distributed_runs as runs
-import oracles
 import pytest
 import torch
 from processes import run_processes
@@ -21,7 +19,6 @@ from moreauc.checkpoint import load_checkpoint
 from moreauc.distributed import DistributedCriterion, gather_scores
 from moreauc.distributed.criterion import _repeatable
 from moreauc.metrics import tpauc_score
-from moreauc.samplers import PosNegSampler
 
 WORLDS = (2, 3)
 RUNS = [(case.name, world) for world in WORLDS for case in runs.cases_of(world)]
@@ -59,30 +56,6 @@ def test_a_run_of_several_processes_is_that_of_one(results, alone, name, world):
             where = f"{key} after step {step}"
             torch.testing.assert_close(several[key], one[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}")
         assert all(torch.equal(several[key], other[step][key]) for other in others for key in one)
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_run_of_several_processes_is_algorithm_2(results, world):
-    """Against the loop transcription of the algorithm."""
-    sampler = PosNegSampler(runs.LABELS, num_positives=2, num_negatives=6, seed=8)
-    batches = [sampler.batch(*divmod(step, len(sampler))).tolist() for step in range(runs.STEPS)]
-    positives, x = runs.LABELS.nonzero().squeeze(1).tolist(), runs.X.tolist()
-    twin = oracles.algorithm_2(
-        *(lambda i, w: sum(a * b for a, b in zip(x[i], w, strict=True)), lambda i, w: x[i]),
-        *(runs.START[0].tolist(), positives, [(batch[:2], batch[2:]) for batch in batches]),
-        **{"loss": lambda z: max(1 + z, 0) ** 2, "dloss": lambda z: 2 * max(1 + z, 0), "lr": 0.05},
-        **{"min_tpr": 0.4, "max_fpr": 0.5, "tau": 0.9, "gamma": 0.1, "threshold_lr": (0.9, 0.08)},
-    )
-    found = results[world][world - 1]["linear"]
-    for step, (w, u, s, s_prime) in zip(found, twin, strict=True):
-        assert step["weight weight"][0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
-        assert step["threshold_prime.values"].item() == pytest.approx(s_prime, rel=1e-9, abs=1e-9)
-        rows = step["table_u.values"].tolist()
-        thresholds = step["thresholds.values"].tolist()
-        assert thresholds == pytest.approx([s[i] for i in positives], rel=1e-9, abs=1e-9)
-        held = [(rows[k], u[i]) for k, i in enumerate(positives) if i in u]
-        assert [ours for ours, _ in held] == pytest.approx([theirs for _, theirs in held], rel=1e-9, abs=1e-9)
-    assert s_prime != 0 and any(s.values())
 
 
 def assert_same(found: dict, expected: dict) -> None:
@@ -132,7 +105,7 @@ ERRORS = {  # of every process: what was done, and what its error says
         "uneven": "predict_scores: batches must be as many in all processes, .* fewer in process 0",
     },
     "wrong lengths": {
-        "known": r"fit: train must have as many batches in all processes, got \[6, 1\]",
+        "known": r"fit: train must have as many batches in all processes, got \[4, 1\]",
         "validation": r"fit: validation must have as many batches in all processes, got \[3, 2\]",
         "unknown": "must do the same, .* in process 0 and the end of an epoch in process 1",
     },
@@ -165,8 +138,7 @@ ERRORS = {  # of every process: what was done, and what its error says
 def test_what_is_wrong_in_one_process_is_an_error_in_all(results, kind, name):
     worlds = WORLDS if kind in results[3][0] else (2,)
     for found in (found for world in worlds for found in results[world]):
-        text = found.get(kind, found.get("mistakes", {}).get(kind))[name]
-        assert re.search(ERRORS[kind][name], text), text
+        assert re.search(ERRORS[kind][name], found[kind][name]), found[kind][name]
 
 
 def test_a_wrong_batch_changes_nothing_and_names_the_process_at_fault(results):
@@ -175,20 +147,13 @@ def test_a_wrong_batch_changes_nothing_and_names_the_process_at_fault(results):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_evaluation_mode(results, world):
-    expected = runs.evaluation(runs.ALONE)
+def test_evaluation_mode_and_blocks_with_an_outer_function_that_learns(results, world):
+    expected, blocks = runs.evaluation(runs.ALONE), runs.blocks(runs.ALONE)
+    assert all(step["scale"] != 0 for step in blocks)
     for found in results[world]:
         torch.testing.assert_close(found["evaluation"], expected, **EXACT)
+        torch.testing.assert_close(found["blocks"], blocks, **EXACT)
         assert not found["evaluation"]["again"].requires_grad
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_blocks_with_an_outer_function_that_learns(results, world):
-    expected = runs.blocks(runs.ALONE)
-    assert all(step["scale"] != 0 for step in expected)
-    for found in results[world]:
-        for one, several in zip(expected, found["blocks"], strict=True):
-            torch.testing.assert_close(several, one, **EXACT)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -219,15 +184,6 @@ def test_fit_does_what_it_does_in_one_process(results, world):
     assert all(process["patience"] == results[world][0]["patience"] for process in results[world])
     assert len(results[world][0]["patience"]["rows"]) < 12
     assert all(process["stops"] == 2 for process in results[world])
-
-
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("kind", ["whole", "by layers", "resharding"])
-def test_sharded_models_have_a_previous_iterate(results, alone, kind, world):
-    steps = alone[runs.MAIN[0].name]
-    expected = {key: value for key, value in steps[-1].items() if key.startswith("weight")}
-    for found in results[world]:
-        assert_same(found["sharded"][kind], expected)
 
 
 def test_a_group_of_some_of_the_processes(results):
@@ -325,86 +281,74 @@ def test_torchrun_without_a_group_is_an_error(monkeypatch):
         DistributedCriterion(tpauc())
 
 
-# mistakes, and models of all kinds, in two processes
+# models of all kinds, in two processes
 
 
-@pytest.fixture(scope="module")
-def mistakes(results):
-    """What two processes found."""
-    return [found["mistakes"] for found in results[2]]
-
-
-def test_random_numbers_differ_and_the_first_process_has_those_of_one(mistakes):
-    first, second = (found["masks"] for found in mistakes)
+def test_random_numbers_differ_and_the_first_process_has_those_of_one(results):
+    first, second = (found["masks"] for found in results[2])
     assert torch.equal(first, torch.Generator().manual_seed(5).get_state())
     draws = [torch.rand(8, generator=torch.Generator().set_state(state)) for state in (first, second)]
     assert not torch.equal(*draws)
 
 
-def test_batch_normalisation_ends_and_is_judged_with_the_statistics_of_the_first_process(mistakes):
-    first, second = (found["normalised"] for found in mistakes)
+def test_batch_normalisation_ends_and_is_judged_with_the_statistics_of_the_first_process(results):
+    first, second = (found["normalised"] for found in results[2])
     assert len(first["scores"]) == 3 and first["1.running_mean 0"].count_nonzero() == 6
     assert first.keys() == second.keys() and len(first) == 7
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_fit_of_sharded_models_is_that_of_one_process(mistakes):
-    expected = wrong.fit_sharded(None)
+def test_fit_of_sharded_models_is_that_of_one_process(results):
+    expected = runs.fit_sharded(None)
     assert len(expected["scores"]) == 4
-    for found in (process["fit sharded"] for process in mistakes):
+    for found in (process["fit sharded"] for process in results[2]):
         assert found["scores"] == pytest.approx(expected["scores"]) and found["best"] == expected["best"]
         torch.testing.assert_close(found["weights"], expected["weights"], **EXACT)
 
 
-def test_states_of_shards_are_whole_and_can_be_put_back(mistakes):
-    first, second = (found["states of shards"] for found in mistakes)
+def test_states_of_shards_are_whole_and_can_be_put_back(results):
+    first, second = (found["states of shards"] for found in results[2])
     for name in ("previous", "proximal", "weights True"):
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=0)
     for name, value in first["weights False"].items():
         assert torch.equal(first["weights True"][name], value)
-    one = wrong.network()
+    one = runs.network()
     previous = PreviousIterate(one, torch.optim.SGD(one.parameters(), lr=0.1))
     previous.load_state_dict(first["previous"])
     one.load_state_dict(first["previous"]["weights"])
-    before = one(wrong.X).detach()
+    before = one(runs.X).detach()
     torch.nn.init.zeros_(one[2].weight)
-    assert torch.equal(previous(wrong.X), before) and not torch.equal(one(wrong.X), before)
-    assert [tuple(value.shape) for value in first["proximal"]["average"]] == [(6, 4), (6,), (1, 6), (1,)]
+    assert torch.equal(previous(runs.X), before) and not torch.equal(one(runs.X), before)
+    assert [tuple(value.shape) for value in first["proximal"]["average"]] == [(6, 3), (6,), (1, 6), (1,)]
 
 
-def test_compiled_models_are_those_inside(mistakes):
-    for found in (process["compiled"] for process in mistakes):
+def test_compiled_models_are_those_inside(results):
+    for found in (process["compiled"] for process in results[2]):
         assert found["names compiled"] == found["names plain"] == ["0.weight", "0.bias", *found["names plain"][2:]]
         torch.testing.assert_close(found["compiled"], found["plain"], **EXACT)
-        assert len(found["compiled"]["scores"]) == wrong.ROWS
+        assert len(found["compiled"]["scores"]) == runs.ROWS
 
 
-def test_compiled_steps_leave_the_loss_out(mistakes):
-    for found in (process["compiled loss"] for process in mistakes):
+def test_compiled_steps_leave_the_loss_out(results):
+    for found in (process["compiled loss"] for process in results[2]):
         assert found["plain"][1].count_nonzero() > 0
         assert all(torch.equal(*pair) for pair in zip(found["plain"], found["compiled"], strict=True))
 
 
-def test_losses_that_were_made_equal_again_go_on(mistakes):
-    first, second = (found["wrong later"]["values"] for found in mistakes)
+def test_losses_that_were_made_equal_again_go_on(results):
+    first, second = (found["wrong later"]["values"] for found in results[2])
     assert first == second and first[0] != first[1]
 
 
-def test_a_process_without_batches_gets_the_scores_of_the_others(mistakes):
-    for found in (process["wrong parts"] for process in mistakes):
-        torch.testing.assert_close(found["rows of one"][0], wrong.network()(wrong.X).squeeze(1).detach())
-        assert torch.equal(found["rows of one"][1], wrong.LABELS.float())
-        assert torch.equal(found["fine"], wrong.X[:, 0])
+def test_a_process_without_batches_gets_the_scores_of_the_others(results):
+    for found in (process["wrong parts"] for process in results[2]):
+        torch.testing.assert_close(found["rows of one"][0], runs.network()(runs.X).squeeze(1).detach())
+        assert torch.equal(found["rows of one"][1], runs.LABELS.float())
+        assert torch.equal(found["fine"], runs.X[:, 0])
 
 
-def test_tensors_of_all_types_can_be_given(mistakes):
-    first, second = (found["tensors of first"] for found in mistakes)
-    assert len(first) == 7 and all(value.count_nonzero() or not len(value) for value in first if value.ndim)
-    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
-
-
-def test_copies_talk_with_the_same_processes(mistakes):
-    for found in (process["copies"] for process in mistakes):
+def test_copies_talk_with_the_same_processes(results):
+    for found in (process["copies"] for process in results[2]):
         assert found["values"] == [found["values"][0]] * 2 and "state_dict()" in found["pickle"]
 
 
@@ -412,7 +356,7 @@ def test_copies_talk_with_the_same_processes(mistakes):
 def test_groups_that_are_none_are_refused_in_one_process_too(group):
     message = "group must be a torch.distributed.ProcessGroup or None, got "
     with pytest.raises(ValueError, match=f"^DistributedCriterion: {message}{re.escape(repr(group))}"):
-        DistributedCriterion(wrong.plain_loss(0.0), group)
+        DistributedCriterion(runs.plain_loss(0.0), group)
     with pytest.raises(ValueError, match=f"^gather_scores: {message}"):
         gather_scores(torch.zeros(2), torch.tensor([0, 1]), torch.arange(2), group=group)
 

@@ -283,15 +283,14 @@ def test_an_error_in_a_step_is_noted_with_its_place():
     assert any("in train, epoch 0, step" in note and "learning rate 0.25" in note for note in caught.value.__notes__)
 
 
-def test_needs_previous_follows_gamma():
-    assert not TPAUCLoss([0, 1], **REGION).needs_previous
+def test_previous_weights_must_be_given_where_the_loss_needs_them():
+    assert not TPAUCLoss([0, 1], **REGION).needs_previous and not CrossEntropyLoss([0, 1]).needs_previous
     assert TPAUCLoss([0, 1], gamma="theory", tau=0.5, **REGION).needs_previous
-    assert not CrossEntropyLoss([0, 1]).needs_previous
     assert FCCOLoss(3, lambda u, index: u, tau=0.5, gamma=0.1).needs_previous
     x, y = make_data()
-    with pytest.raises(ValueError, match="train_step: previous must be given where the criterion needs"):
-        batch = next(iter(batches(x, y)))
-        train_step(make_model(), TPAUCLoss(y, gamma=0.1, **REGION), torch.optim.SGD([torch.zeros(1)], 0.1), batch)
+    model, criterion = make_model(), TPAUCLoss(y, gamma=0.1, **REGION)
+    with pytest.raises(ValueError, match="train_step: previous"):
+        train_step(model, criterion, torch.optim.SGD(model.parameters(), 0.1), next(iter(batches(x, y))))
 
 
 @pytest.mark.parametrize(
