@@ -99,6 +99,7 @@ class Late(nn.Module):
         self.inner.register_buffer("mean", None)
         self.register_buffer("cache", None, persistent=False)
         self.register_buffer("last", torch.zeros(0), persistent=False)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
         self.generator = torch.Generator().manual_seed(9)
 
     def forward(self, inputs):
@@ -107,10 +108,11 @@ class Late(nn.Module):
             now = inputs.detach().mean(0)
             self.inner.mean = now if self.inner.mean is None else 0.9 * self.inner.mean + 0.1 * now
             self.cache = now if self.cache is None else self.cache + now
-            self.last = inputs[:, 0].detach().clone()
-            inputs = inputs + torch.randn(inputs.shape, generator=self.generator) + self.cache
+            inputs = inputs + torch.randn(inputs.shape, generator=self.generator) + self.cache + self.last.sum()
+            self.last = 0.1 * now
+            self.seen += len(inputs)
         mean = 0.0 if self.inner.mean is None else self.inner.mean
-        return self.layer(inputs - mean).squeeze(1) * (1 + 0.01 * self.calls)
+        return self.layer(inputs - mean).squeeze(1) * (1 + 0.01 * self.calls + 0.001 * self.seen)
 
     def get_extra_state(self):
         return {"calls": self.calls}
