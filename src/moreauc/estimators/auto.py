@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from sklearn.utils import _safe_indexing, check_random_state
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from moreauc._checks import check_real
 from moreauc._registry import ADVICE, MODELS
 from moreauc.data.tabular import same_rows
-from moreauc.estimators.base import Array, Random
+from moreauc.estimators.base import Array
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description, ModelScore
 from moreauc.estimators.ranker import Ranker, TrainingRows
@@ -27,6 +28,7 @@ _ERRORS = 2.0  # standard errors below the best at which a model is still used; 
 KINDS = tuple(name for name in MODELS if name != "auto")  # from the simplest on, which is kept among equals
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPAUCAuto(Ranker):
     r"""Binary classifier that tries four kinds of model and uses those that rank best.
 
@@ -63,26 +65,14 @@ class TPAUCAuto(Ranker):
         ['linear', 'trees']
     """
 
-    candidates_: tuple[ModelScore, ...]
-    models_: dict[str, Ranker]
-    held_out_: Array
-
-    def __init__(
-        self,
-        *,
-        min_tpr: float = 0.5,
-        max_fpr: float = 0.5,
-        models: Sequence[str] | None = None,
-        combine: bool = True,
-        model_options: Mapping[str, Mapping[str, object]] | None = None,
-        validation_fraction: float = 0.25,
-        fpr_budget: float | None = None,
-        probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: object = None,
-        random_state: Random = None,
-        verbose: int = 0,
-    ) -> None:
-        self._keep(locals())
+    models: Sequence[str] | None = None
+    combine: bool = True
+    model_options: Mapping[str, Mapping[str, object]] | None = None
+    validation_fraction: float = 0.25
+    verbose: int = 0
+    candidates_: tuple[ModelScore, ...] = field(init=False)
+    models_: dict[str, Ranker] = field(init=False)
+    held_out_: Array = field(init=False)
 
     def describe(self) -> Description:
         """Return what a page shows of the fitted estimator."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import Field, fields
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -36,13 +35,6 @@ FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
 Arguments = ParamSpec("Arguments")
 Estimator = TypeVar("Estimator")
 Result = TypeVar("Result")
-
-
-class _Settings(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
-Made = TypeVar("Made", bound=_Settings)
 
 
 def all_or_nothing(
@@ -77,14 +69,14 @@ class Scorer(BaseEstimator):  # type: ignore[misc]
     _owner: str
     _task: ClassVar[TaskName | None] = None  # what the networks are trained for; None for other models
 
-    def __init_subclass__(cls, shared: type | None = None, **options: Any) -> None:
-        """Let errors name the leaf, and let its `help` show what it shares with its base and with `shared`."""
+    def __init_subclass__(cls, **options: object) -> None:
+        """Let errors name the leaf, and let its `help` show what its bases describe."""
         super().__init_subclass__(**options)
         cls._owner = cls.__name__
-        base = next((base for base in cls.__mro__[1:] if issubclass(base, Scorer) and base.__doc__), Scorer)
-        parts = [cls.__dict__.get("__doc__"), None if base is Scorer else base.__doc__, shared and shared.__doc__]
-        if parts[0]:  # there are none if Python runs without docstrings
-            cls.__doc__ = "\n\n".join(inspect.cleandoc(part) for part in parts if part) + "\n"
+        bases = [inspect.getdoc(base) for base in cls.__bases__ if issubclass(base, Scorer) and base is not Scorer]
+        own = cls.__dict__.get("__doc__")
+        if own:  # there is none if Python runs without docstrings
+            cls.__doc__ = "\n\n".join([inspect.cleandoc(own), *filter(None, bases)]) + "\n"
 
     @property
     def title(self) -> str:
@@ -98,18 +90,6 @@ class Scorer(BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def describe(self) -> Description:
         """Return what a page shows of the fitted estimator."""
-
-    def _keep(self, arguments: Mapping[str, object]) -> None:
-        """Set the arguments of a constructor, its `locals()`, as attributes of the same names, as scikit-learn asks."""
-        for name, value in arguments.items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
-
-    def _make(self, kind: type[Made], **facts: object) -> Made:
-        """Return a dataclass of settings: `facts`, and the arguments of the estimator of the same names."""
-        known = self.get_params(deep=False)
-        shared = {field.name: known[field.name] for field in fields(kind) if field.name in known}
-        return kind(**{**shared, **facts})
 
     def _check_choices(self, **choices: Collection[str]) -> None:
         for name, allowed in choices.items():

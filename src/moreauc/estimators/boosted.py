@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
@@ -10,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, TPAUCObjective, tpauc_objective
-from moreauc.estimators.base import Array, Floats, Random
+from moreauc.estimators.base import Array, Floats
 from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
@@ -28,6 +29,7 @@ _TAKEN = frozenset(
 )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPAUCBooster(Ranker):
     r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
 
@@ -84,32 +86,20 @@ class TPAUCBooster(Ranker):
         True
     """
 
-    booster_: Any
-    regional_: bool
-    fold_scores_: Floats | None
-    n_iter_: int
-
-    def __init__(
-        self,
-        *,
-        min_tpr: float = 0.5,
-        max_fpr: float = 0.5,
-        booster: Literal["lightgbm", "xgboost"] = "lightgbm",
-        booster_options: Mapping[str, object] | None = None,
-        n_estimators: int = 100,
-        choose: bool = True,
-        surrogate: str = "smooth_ramp",
-        margin: float = MARGIN,
-        widen: float = WIDEN,
-        log_loss_weight: float = LOG_LOSS_WEIGHT,
-        log_loss_rounds: int = LOG_LOSS_ROUNDS,
-        folds: int = 5,
-        fpr_budget: float | None = None,
-        probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: object = None,
-        random_state: Random = None,
-    ) -> None:
-        self._keep(locals())
+    booster: Literal["lightgbm", "xgboost"] = "lightgbm"
+    booster_options: Mapping[str, object] | None = None
+    n_estimators: int = 100
+    choose: bool = True
+    surrogate: str = "smooth_ramp"
+    margin: float = MARGIN
+    widen: float = WIDEN
+    log_loss_weight: float = LOG_LOSS_WEIGHT
+    log_loss_rounds: int = LOG_LOSS_ROUNDS
+    folds: int = 5
+    booster_: Any = field(init=False)
+    regional_: bool = field(init=False)
+    fold_scores_: Floats | None = field(init=False)
+    n_iter_: int = field(init=False)
 
     @property
     def feature_importances_(self) -> Floats:

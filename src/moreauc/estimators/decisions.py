@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from sklearn.utils import Tags
 
 from moreauc._checks import check_real, check_region, floor_count
 from moreauc.data.texts import MAJORITY, class_text, positive_class
-from moreauc.estimators.base import Array, Scorer
+from moreauc.estimators.base import Array, Random, Scorer
 from moreauc.metrics.ranking import TiedScoresWarning, tied_share, ties_text, tpauc_score
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
@@ -120,6 +121,7 @@ class Judged(NamedTuple):
     weight: Array | None = None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TwoClassScorer(ClassifierMixin, Scorer):  # type: ignore[misc]
     """Two classes by a score; decisions keep a false-positive budget.
 
@@ -143,15 +145,16 @@ class TwoClassScorer(ClassifierMixin, Scorer):  # type: ignore[misc]
         feature_names_in_: their names, if the data were DataFrames with string column names.
     """
 
-    min_tpr: float
-    max_fpr: float
-    fpr_budget: float | None
-    probabilities: Literal["calibrated", "threshold"]
-    positive_label: object
-    classes_: Array
-    positive_label_: object
-    threshold_: float
-    platt_: PlattScaling
+    min_tpr: float = 0.5
+    max_fpr: float = 0.5
+    fpr_budget: float | None = None
+    probabilities: Literal["calibrated", "threshold"] = "calibrated"
+    positive_label: object = None
+    random_state: Random = None
+    classes_: Array = field(init=False)
+    positive_label_: object = field(init=False)
+    threshold_: float = field(init=False)
+    platt_: PlattScaling = field(init=False)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import floor_count
-from moreauc.estimators.base import Array, Floats, Random
+from moreauc.estimators.base import Array, Floats
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.ranker import Ranker, TrainingRows
@@ -23,6 +24,7 @@ _LEAVES = (1, 5)  # sizes of leaves to choose from
 _MANY = 50_000  # rows from which on a tree sees so many of them, and the larger leaves are used without a choice
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPAUCForest(Ranker):
     r"""Random forest whose classes weigh the same, with leaves of the size that ranks the region best.
 
@@ -58,23 +60,11 @@ class TPAUCForest(Ranker):
         True
     """
 
-    forest_: RandomForestClassifier
-    min_samples_leaf_: int
-
-    def __init__(
-        self,
-        *,
-        min_tpr: float = 0.5,
-        max_fpr: float = 0.5,
-        n_estimators: int = 200,
-        min_samples_leaf: int | Literal["auto"] = "auto",
-        fpr_budget: float | None = None,
-        probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: object = None,
-        n_jobs: int | None = None,
-        random_state: Random = None,
-    ) -> None:
-        self._keep(locals())
+    n_estimators: int = 200
+    min_samples_leaf: int | Literal["auto"] = "auto"
+    n_jobs: int | None = None
+    forest_: RandomForestClassifier = field(init=False)
+    min_samples_leaf_: int = field(init=False)
 
     @property
     def feature_importances_(self) -> Floats:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self
@@ -20,15 +20,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._checks import check_count
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.data.batches import SparseRows, as_inputs
 from moreauc.data.groups import count_worst, name_groups
 from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, Floats, Random, Scorer, all_or_nothing, check_table, check_targets
+from moreauc.estimators.base import Array, Floats, all_or_nothing, check_table, check_targets
 from moreauc.estimators.description import GroupDescription
-from moreauc.estimators.network_fit import NetworkFit, SavePlan, TableFit, table_scores
+from moreauc.estimators.network_fit import NetworkEstimator, SavePlan, TableFit, table_scores
 from moreauc.metrics.groups import GroupTable, group_accuracy, group_table
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
@@ -61,34 +60,17 @@ def exact_scores(owner: str, model: nn.Module, inputs: Tensor | SparseRows) -> F
 class GroupFit(TableFit[GroupTask]):
     """Networks for rows in groups; see :class:`GroupDROEstimator`."""
 
-    task_kind = GroupTask
-
-    module: Module | None
-    hidden: tuple[int, ...]
-    groups_per_batch: int
-    samples_per_group: int
-    sampler: Literal["auto", "groups", "plain"]
-    sample_loss: RegressionLoss = "squared"  # of a regressor
-
-    def _check_own(self) -> None:
-        if self.sample_loss not in ("squared", "absolute"):
-            raise ValueError(f"{self.owner}: sample_loss must be 'squared' or 'absolute', got {self.sample_loss!r}")
-        self._check_choice("sampler", ("auto", "groups", "plain"))
-        if self.sampler == "groups" and self.loss == "erm_reweighted":
-            raise ValueError(
-                f"{self.owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice"
-            )
-        self._check_module()
-        for name in ("groups_per_batch", "samples_per_group"):
-            check_count(self.owner, name, getattr(self, name))
+    estimator: GroupDROEstimator
 
     def _make_module(self, data: Data, task: GroupTask, loss: nn.Module, seed: int, number: int) -> nn.Module:
         num_inputs, num_outputs = data.inputs.shape[1], task.goal.num_outputs
-        if self.module is None:
-            return self._build_module(partial(MLP, hidden=self.hidden, num_outputs=num_outputs), num_inputs, seed=seed)
-        made = self._build_module(self.module, num_inputs, num_outputs, seed=seed)
-        first = data.inputs.index_select(0, torch.zeros(1, dtype=torch.long, device=self.device))
-        scores = predict_scores(made.to(self.device), [(first, torch.zeros(1))])[0]
+        if self.estimator.module is None:
+            return self._build_module(
+                partial(MLP, hidden=self.estimator.hidden, num_outputs=num_outputs), num_inputs, seed=seed
+            )
+        made = self._build_module(self.estimator.module, num_inputs, num_outputs, seed=seed)
+        first = data.inputs.index_select(0, torch.zeros(1, dtype=torch.long, device=self.estimator.device))
+        scores = predict_scores(made.to(self.estimator.device), [(first, torch.zeros(1))])[0]
         wanted = (1,) if num_outputs == 1 else (1, num_outputs)
         if tuple(scores.shape) != wanted:
             raise ValueError(f"{self.owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
@@ -98,7 +80,8 @@ class GroupFit(TableFit[GroupTask]):
         return exact_scores(self.owner, model, inputs)
 
 
-class GroupDROEstimator(Scorer, shared=NetworkFit):
+@dataclass(kw_only=True, eq=False, repr=False)
+class GroupDROEstimator(NetworkEstimator):
     """Arguments and attributes of the estimators for groups.
 
     They minimise the mean loss of the `top_k` worst groups, by SONX or by another method of :mod:`moreauc.methods`;
@@ -145,32 +128,17 @@ class GroupDROEstimator(Scorer, shared=NetworkFit):
     """
 
     _task = "groups"
-    _goal: Goal  # set by `fit`
-    preprocessor_: TableEncoder
 
-    def __init__(
-        self,
-        *,
-        loss: str = "sonx",
-        top_k: float = 1,
-        loss_options: Mapping[str, object] | None = None,
-        module: Module | None = None,
-        hidden: tuple[int, ...] = (64, 64),
-        standardize: bool = True,
-        epochs: int = 60,
-        groups_per_batch: int = 8,
-        samples_per_group: int = 16,
-        sampler: Literal["auto", "groups", "plain"] = "auto",
-        optimizer: Literal["adam", "sgd"] = "adam",
-        lr: float = 0.003,
-        weight_decay: float = 2e-4,
-        validation_fraction: float = 0.2,
-        patience: int | None = None,
-        device: torch.device | str = "cpu",
-        random_state: Random = None,
-        verbose: int = 0,
-    ) -> None:
-        self._keep(locals())
+    loss: str = "sonx"
+    top_k: float = 1
+    module: Module | None = None
+    hidden: tuple[int, ...] = (64, 64)
+    groups_per_batch: int = 8
+    samples_per_group: int = 16
+    sampler: Literal["auto", "groups", "plain"] = "auto"
+    weight_decay: float = 2e-4
+    _goal: Goal = field(init=False)  # set by `fit`
+    preprocessor_: TableEncoder = field(init=False)
 
     @all_or_nothing
     def fit(
@@ -196,20 +164,19 @@ class GroupDROEstimator(Scorer, shared=NetworkFit):
             every: steps between two saves; None to save at the end of each epoch only.
             resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
-        training = self._make(GroupFit, owner=self._owner, settings=self.settings(), fitted=vars(self).get("model_"))
-        training.check()
+        self._check_training()
+        training = GroupFit(estimator=self)
         X = check_table(self, X, reset=True)
         values, goal = self._read_targets(X, y)
         labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
         names, codes = name_groups(self._owner, labels, len(values))
         top_k = count_worst(self._owner, self.top_k, len(names))
-        options = self.loss_options or {}
-        task = self._make(GroupTask, loss_options=options, num_groups=len(names), top_k=top_k, goal=goal)
+        task = self._make_task(GroupTask, num_groups=len(names), top_k=top_k, goal=goal)
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
         same = same_rows(self._owner, X) if self.validation_fraction else None
         found = training.run(task, X, values, SavePlan(checkpoint, every, resume), groups=codes, same=same)
-        found.put_into(self)
+        self._keep(found)
         self._goal, self.preprocessor_, loss = found.task.goal, training.encoder, self.loss_
         self.groups_, self.top_k_ = names, top_k
         self.chosen_by_ = task.choice(loss).text if len(found.held_out) else None
@@ -239,17 +206,22 @@ class GroupDROEstimator(Scorer, shared=NetworkFit):
 
     def describe(self) -> GroupDescription:
         """Return what a page shows of the fitted estimator."""
-        check_is_fitted(self)
         return GroupDescription(
-            kind="network",
-            title=self.title,
-            histories=tuple(member.history for member in self.members_),
-            held_out=self.held_out_,
+            **vars(super().describe()),
             row_loss=self._goal.loss_text,
             top_k=self.top_k_,
             chosen_by=self.chosen_by_,
             loss_threshold=self.loss_threshold_,
         )
+
+    def _check_own(self) -> None:
+        self._check_choices(sampler=("auto", "groups", "plain"))
+        if self.sampler == "groups" and self.loss == "erm_reweighted":
+            raise ValueError(
+                f"{self._owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice"
+            )
+        self._check_module()
+        self._check_counts("groups_per_batch", "samples_per_group")
 
     @abstractmethod
     def _read_targets(self, X: object, y: ArrayLike) -> tuple[Array, Goal]:
@@ -336,6 +308,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         return found
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc]
     """Regressor trained for the worst-performing groups.
 
@@ -352,30 +325,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         True
     """
 
-    def __init__(
-        self,
-        *,
-        sample_loss: RegressionLoss = "squared",
-        loss: str = "sonx",
-        top_k: float = 1,
-        loss_options: Mapping[str, object] | None = None,
-        module: Module | None = None,
-        hidden: tuple[int, ...] = (64, 64),
-        standardize: bool = True,
-        epochs: int = 60,
-        groups_per_batch: int = 8,
-        samples_per_group: int = 16,
-        sampler: Literal["auto", "groups", "plain"] = "auto",
-        optimizer: Literal["adam", "sgd"] = "adam",
-        lr: float = 0.003,
-        weight_decay: float = 2e-4,
-        validation_fraction: float = 0.2,
-        patience: int | None = None,
-        device: torch.device | str = "cpu",
-        random_state: Random = None,
-        verbose: int = 0,
-    ) -> None:
-        self._keep(locals())
+    sample_loss: RegressionLoss = "squared"
 
     def predict(self, X: object) -> Floats:
         """Return the number predicted for each row, shape `(n,)`."""
@@ -386,6 +336,10 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
     def worst_group_score(self, X: object, y: ArrayLike, groups: object) -> float:
         """Return the negative of the largest mean error of a group; arguments as in `group_score`."""
         return -float(self.group_score(X, y, groups).worst["loss"])
+
+    def _check_own(self) -> None:
+        self._check_choices(sample_loss=("squared", "absolute"))
+        super()._check_own()
 
     def _read_targets(self, X: object, y: ArrayLike) -> tuple[Array, Goal]:
         return self._known_target(X, y), Numbers(self.sample_loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from moreauc._checks import check_real
 from moreauc._system import one_thread
 from moreauc.core.surrogates import get_surrogate
-from moreauc.estimators.base import Array, Floats, Random
+from moreauc.estimators.base import Array, Floats
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, LinearFit
@@ -21,6 +22,7 @@ from moreauc.estimators.ranker import Ranker, TrainingRows
 from moreauc.estimators.rows import WeightedRows
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPAUCLinear(Ranker):
     r"""Linear binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
@@ -67,29 +69,17 @@ class TPAUCLinear(Ranker):
         True
     """
 
-    coef_: Floats
-    C_: float
-    margin_: float | None
-    n_iter_: int
-    means_: Floats | None
-
-    def __init__(
-        self,
-        *,
-        min_tpr: float = 0.5,
-        max_fpr: float = 0.5,
-        C: float | Literal["auto"] = "auto",
-        surrogate: str = "smooth_ramp",
-        margin: float | Literal["auto"] = "auto",
-        standardize: bool = True,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        fpr_budget: float | None = None,
-        probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: object = None,
-        random_state: Random = None,
-    ) -> None:
-        self._keep(locals())
+    C: float | Literal["auto"] = "auto"
+    surrogate: str = "smooth_ramp"
+    margin: float | Literal["auto"] = "auto"
+    standardize: bool = True
+    max_iter: int = 100
+    tol: float = 1e-4
+    coef_: Floats = field(init=False)
+    C_: float = field(init=False)
+    margin_: float | None = field(init=False)
+    n_iter_: int = field(init=False)
+    means_: Floats | None = field(init=False)
 
     @property
     def intercept_(self) -> Floats:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -16,15 +16,13 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._checks import check_count
 from moreauc.core.pooling import Pooling
 from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import Array, Floats, Random, all_or_nothing, check_scores
+from moreauc.estimators.base import Array, Floats, all_or_nothing, check_scores
 from moreauc.estimators.decisions import Judged, TwoClassScorer
-from moreauc.estimators.description import Description
-from moreauc.estimators.network_fit import NetworkFit, SavePlan
+from moreauc.estimators.network_fit import NetworkEstimator, NetworkFit, SavePlan
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
     BagsLike,
@@ -68,45 +66,38 @@ def whole_scores(owner: str, model: nn.Module, bags: Bags, pooling: Pooling, chu
 class BagFit(NetworkFit[BagTask]):
     """Networks for bags of two classes; see :class:`MultiInstanceClassifier`."""
 
-    task_kind = BagTask
     num_seeds = 4
 
-    num_positives: int
-    num_negatives: int
-    instances_per_bag: int | None
-    chunk: int
-    module: nn.Module | Callable[[int], nn.Module] | None
+    estimator: MultiInstanceClassifier
     form: InstanceFormat
     pooling: Pooling = field(init=False)  # of the loss
     scale: tuple[Tensor, Tensor] | None = None  # means and deviations of the features
 
-    def _check_own(self) -> None:
-        self._check_module()
-        for name in ("num_positives", "num_negatives", "chunk"):
-            check_count(self.owner, name, getattr(self, name))
-        if self.instances_per_bag is not None:
-            check_count(self.owner, "instances_per_bag", self.instances_per_bag)
-
     def _prepare(self, source: Bags, targets: Tensor, train: Array) -> Bags:
-        scaled = self.standardize and self.form.kind == "numbers"
+        scaled = self.estimator.standardize and self.form.kind == "numbers"
         self.scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         return PreparedBags(source, targets.cpu(), self.scale)
 
     def _make_module(self, data: Data, task: BagTask, loss: nn.Module, seed: int, number: int) -> nn.Module:
         shape = self.form.shape
         self.pooling = cast(Pooling, loss.pooling)
-        if self.module is None and len(shape) > 1:
+        if self.estimator.module is None and len(shape) > 1:
             raise ValueError(
                 f"{self.owner}: module must be given for instances that are not vectors, got shape {shape}"
             )
-        module = partial(InstanceMLP, attention=self.pooling.columns == 2) if self.module is None else self.module
+        module = (
+            partial(InstanceMLP, attention=self.pooling.columns == 2)
+            if self.estimator.module is None
+            else self.estimator.module
+        )
         return self._build_module(module, math.prod(shape), seed=seed)
 
     def _raw_scores(self, model: nn.Module, inputs: Bags) -> Floats:
-        return whole_scores(self.owner, model, inputs, self.pooling, self.chunk)
+        return whole_scores(self.owner, model, inputs, self.pooling, self.estimator.chunk)
 
 
-class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
+@dataclass(kw_only=True, eq=False, repr=False)
+class MultiInstanceClassifier(TwoClassScorer, NetworkEstimator):
     r"""Binary classifier for bags of instances with one label per bag, such as image patches of a patient.
 
     A network scores the instances, pooling turns these into the score of the bag, and both are trained for the two-way
@@ -159,39 +150,20 @@ class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
     """
 
     _task = "bags"
-    pooling_: Pooling
-    scale_: tuple[Tensor, Tensor] | None
-    form_: InstanceFormat
 
-    def __init__(
-        self,
-        *,
-        loss: str = "sont_att",
-        min_tpr: float = 0.5,
-        max_fpr: float = 0.5,
-        loss_options: Mapping[str, object] | None = None,
-        module: nn.Module | Callable[[int], nn.Module] | None = None,
-        standardize: bool = True,
-        epochs: int = 100,
-        num_positives: int = 8,
-        num_negatives: int = 8,
-        instances_per_bag: int | None = 4,
-        optimizer: Literal["adam", "sgd"] = "adam",
-        lr: float = 0.003,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-        warm_start_epochs: int = 0,
-        validation_fraction: float = 0.2,
-        patience: int | None = None,
-        fpr_budget: float | None = None,
-        probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: object = None,
-        chunk: int = 4096,
-        device: torch.device | str = "cpu",
-        random_state: Random = None,
-        verbose: int = 0,
-    ) -> None:
-        self._keep(locals())
+    loss: str = "sont_att"
+    module: nn.Module | Callable[[int], nn.Module] | None = None
+    epochs: int = 100
+    num_positives: int = 8
+    num_negatives: int = 8
+    instances_per_bag: int | None = 4
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    warm_start_epochs: int = 0
+    chunk: int = 4096
+    pooling_: Pooling = field(init=False)
+    scale_: tuple[Tensor, Tensor] | None = field(init=False)
+    form_: InstanceFormat = field(init=False)
 
     @all_or_nothing
     def fit(
@@ -215,17 +187,15 @@ class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
         """
         self._check_decisions()
         source, form = as_bags(self._owner, bags)
-        training = self._make(
-            BagFit, owner=self._owner, settings=self.settings(), fitted=vars(self).get("model_"), form=form
-        )
-        training.check()
+        self._check_training()
+        training = BagFit(estimator=self, form=form)
         values = classes_of(self._owner, bags, y, len(source))
         classes = two_classes(self._owner, values)
         label = self._choose_label(classes, values)
         same = same_bags(source) if self.validation_fraction else None  # reads all bags
-        task = self._make(BagTask, loss_options=self.loss_options or {})
+        task = self._make_task(BagTask)
         found = training.run(task, source, values == label, SavePlan(checkpoint, every, resume), same=same)
-        found.put_into(self)
+        self._keep(found)
         self.form_, self.pooling_, self.scale_ = form, training.pooling, training.scale
         self._decide_by(classes, label, Judged(found.data.values, found.scores))
         self.n_features_in_ = math.prod(form.shape)
@@ -271,16 +241,11 @@ class MultiInstanceClassifier(TwoClassScorer, shared=NetworkFit):
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
 
-    def describe(self) -> Description:
-        """Return what a page shows of the fitted estimator."""
-        check_is_fitted(self)
-        return Description(
-            kind="network",
-            title=self.title,
-            histories=tuple(member.history for member in self.members_),
-            held_out=self.held_out_,
-            threshold=self.threshold_,
-        )
+    def _check_own(self) -> None:
+        self._check_module()
+        self._check_counts("num_positives", "num_negatives", "chunk")
+        if self.instances_per_bag is not None:
+            self._check_counts("instances_per_bag")
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -16,16 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_real
-from moreauc._registry import METHODS
+from moreauc._checks import check_real
+from moreauc._registry import METHODS, TaskName
 from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
 from moreauc.data.duplicates import Codes
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, Floats, Random, Scorer, check_scores
+from moreauc.estimators.description import Description
 from moreauc.methods import build
 from moreauc.metrics.ranking import TiedScoresWarning
 from moreauc.models import MeanScore
@@ -76,17 +78,9 @@ class Networks(Generic[TaskT]):
     numbers: Array  # row or bag numbers of these
     scores: Array  # their raw scores
 
-    def put_into(self, estimator: Scorer) -> None:
-        """Set the attributes that all estimators of networks have."""
-        first = self.members[0]
-        estimator.members_, estimator.model_, estimator.held_out_ = self.members, self.model, self.held_out
-        estimator.loss_, estimator.history_ = first.loss, first.history
-        estimator.best_epoch_ = first.history.best_epoch
-        estimator.n_iter_ = sum(len(member.history.rows) for member in self.members)
 
-
-@dataclass(kw_only=True)
-class NetworkFit(ABC, Generic[TaskT]):
+@dataclass(kw_only=True, eq=False, repr=False)
+class NetworkEstimator(Scorer):
     """A network, trained epoch by epoch.
 
     Args:
@@ -120,76 +114,105 @@ class NetworkFit(ABC, Generic[TaskT]):
         n_iter_: epochs of all members, including those of cross entropy at the start.
     """
 
-    task_kind: ClassVar[type[Task]]
-    num_seeds: ClassVar[int] = 3
-    keeps_members: ClassVar[bool] = False  # whether a saved training is a folder of members, each with its phases
+    _task: ClassVar[TaskName]
 
-    owner: str  # class named in errors
-    settings: Mapping[str, object]  # of the estimator, which checkpoints compare
-    fitted: nn.Module | None = None  # the network of an earlier fit
     loss: str
-    loss_options: Mapping[str, Any] | None
-    module: str | nn.Module | Callable[..., nn.Module] | None
-    standardize: bool
-    epochs: int
-    optimizer: Literal["adam", "sgd"]
-    lr: float
-    momentum: float = 0.9
-    weight_decay: float | None
-    warm_start_epochs: int = 0
-    validation_fraction: float
-    patience: int | None
-    device: torch.device | str
-    random_state: Random
-    verbose: int
+    loss_options: Mapping[str, object] | None = None
+    module: str | nn.Module | Callable[..., nn.Module] | None = None
+    standardize: bool = True
+    epochs: int = 60
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 0.003
+    weight_decay: float | None = None
+    validation_fraction: float = 0.2
+    patience: int | None = None
+    device: torch.device | str = "cpu"
+    random_state: Random = None
+    verbose: int = 0
+    members_: tuple[Member, ...] = field(init=False)
+    model_: nn.Module = field(init=False)
+    held_out_: Array = field(init=False)
+    loss_: nn.Module = field(init=False)
+    history_: History = field(init=False)
+    best_epoch_: int | None = field(init=False)
+    n_iter_: int = field(init=False)
 
-    # Checks
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self)
+        return Description(
+            kind="linear" if self.module == "linear" else "network",
+            title=self.title,
+            histories=tuple(member.history for member in self.members_),
+            held_out=self.held_out_,
+            threshold=vars(self).get("threshold_"),
+        )
 
-    def check(self) -> None:
+    def _make_task(self, kind: type[TaskT], **facts: object) -> TaskT:
+        """Return a task: `facts`, and the arguments of the estimator of the same names."""
+        make: Callable[..., TaskT] = kind
+        known = self.get_params(deep=False)
+        shared = {one.name: known[one.name] for one in fields(kind) if one.name in known}
+        return make(**{**shared, "loss_options": self.loss_options or {}, **facts})
+
+    def _keep(self, found: Networks[TaskT]) -> None:
+        """Set the attributes that a training leaves."""
+        first = found.members[0]
+        self.members_, self.model_, self.held_out_ = found.members, found.model, found.held_out
+        self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
+        self.n_iter_ = sum(len(member.history.rows) for member in self.members_)
+
+    def _check_training(self) -> None:
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
-        self._check_choice("loss", METHODS[self.task_kind.name])
-        self._check_choice("optimizer", ("adam", "sgd"))
+        self._check_choices(loss=METHODS[self._task], optimizer=("adam", "sgd"))
         self._check_options()
         self._check_own()
-        check_real(self.owner, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        check_real(self._owner, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
         if self.patience is not None:
-            check_count(self.owner, "patience", self.patience)
+            self._check_counts("patience")
         try:
             torch.empty(0, device=self.device)
         except (AssertionError, RuntimeError, TypeError) as error:
             raise ValueError(
-                f"{self.owner}: device must be one that torch has here, such as 'cpu' or 'cuda', got {self.device!r}"
+                f"{self._owner}: device must be one that torch has here, such as 'cpu' or 'cuda', got {self.device!r}"
             ) from error
 
     @abstractmethod
     def _check_own(self) -> None:
         """Check the arguments that only one kind of data has."""
 
-    def _check_choice(self, name: str, allowed: Mapping[str, object] | Sequence[str]) -> None:
-        """Check that an argument is one of these names."""
-        value = getattr(self, name)
-        if value not in tuple(allowed):
-            raise ValueError(f"{self.owner}: {name} must be one of {list(allowed)}, got {value!r}")
-
     def _check_module(self) -> None:
         """Check a module that may be left out."""
         if self.module is not None and not callable(self.module):
             raise ValueError(
-                f"{self.owner}: module must be None, a module or a function that makes one, got {self.module!r}"
+                f"{self._owner}: module must be None, a module or a function that makes one, got {self.module!r}"
             )
 
     def _check_options(self) -> None:
         """Check that the options of the loss are a dictionary without what the estimator gives itself."""
         options = self.loss_options
         if options is not None and not isinstance(options, Mapping):
-            raise ValueError(f"{self.owner}: loss_options must be a dictionary or None, got {options!r}")
-        taken = {*inspect.signature(build).parameters} - {"widen"} | {*METHODS[self.task_kind.name][self.loss].takes}
+            raise ValueError(f"{self._owner}: loss_options must be a dictionary or None, got {options!r}")
+        taken = {*inspect.signature(build).parameters} - {"widen"} | {*METHODS[self._task][self.loss].takes}
         taken.add("sample_weight")  # an argument of `fit`
         for key in options or {}:
             if not isinstance(key, str) or key in taken:
-                raise ValueError(f"{self.owner}: loss_options must not hold {key!r}: given elsewhere, or no name")
+                raise ValueError(f"{self._owner}: loss_options must not hold {key!r}: given elsewhere, or no name")
 
-    # The training
+
+@dataclass(kw_only=True)
+class NetworkFit(ABC, Generic[TaskT]):
+    """The training of the networks of an estimator."""
+
+    num_seeds: ClassVar[int] = 3
+    keeps_members: ClassVar[bool] = False  # whether a saved training is a folder of members, each with its phases
+
+    estimator: NetworkEstimator
+
+    @property
+    def owner(self) -> str:
+        """The class that errors name."""
+        return self.estimator._owner
 
     def run(
         self,
@@ -207,15 +230,15 @@ class NetworkFit(ABC, Generic[TaskT]):
         `source` is what :meth:`_prepare` takes, the others but two are as in :class:`~moreauc.tasks.base.Data`:
         `same` are numbers from 0, equal where rows or bags are.
         """
-        random = check_random_state(self.random_state)
+        random = check_random_state(self.estimator.random_state)
         count = self._num_members(len(values))
         splits: list[Split] = []
         seeds = []
         for _ in range(count):
-            splits.append(task.hold_out(values, self.validation_fraction, random, groups=groups, same=same))
+            splits.append(task.hold_out(values, self.estimator.validation_fraction, random, groups=groups, same=same))
             seeds.append([int(seed) for seed in random.randint(2**31 - 1, size=self.num_seeds)])
         task = task.fitted(values[splits[0][0]])
-        targets = torch.from_numpy(task.targets(values)).to(self.device)
+        targets = torch.from_numpy(task.targets(values)).to(self.estimator.device)
         everyone = np.unique(np.concatenate([train for train, _ in splits]))
         data = Data(self._prepare(source, targets, everyone), targets, values, groups, weights)
         if plan.checkpoint is not None:
@@ -278,7 +301,7 @@ class NetworkFit(ABC, Generic[TaskT]):
             batches = TensorBatches(own.inputs, own.targets, batch_size=len(own))
             for weight in model.parameters():
                 nn.init.zeros_(weight)
-            penalty = 1.0 / len(own) if self.weight_decay is None else self.weight_decay
+            penalty = 1.0 / len(own) if self.estimator.weight_decay is None else self.estimator.weight_decay
             exact = PenalizedLBFGS(model.parameters(), weight_decay=penalty)
             options |= {"optimizer": exact, "epochs": 1}
         if plan.checkpoint is not None:
@@ -314,18 +337,19 @@ class NetworkFit(ABC, Generic[TaskT]):
 
     def _training_options(self, phase: Phase, *, has_validation: bool) -> dict[str, Any]:
         """Return the other arguments of :func:`moreauc.train.fit`."""
+        arguments, known = self.estimator, self.estimator.get_params(deep=False)
         names = ("epochs", "optimizer", "lr", "momentum", "warm_start_epochs", "device")
         options: dict[str, Any] = {
-            **{name: getattr(self, name) for name in names},
-            "weight_decay": _WEIGHT_DECAY if self.weight_decay is None else self.weight_decay,
-            "patience": self.patience if has_validation else None,
-            "progress": bool(self.verbose),
-            "settings": {f"{self.owner}.{name}": value for name, value in self.settings.items()},
+            **{name: known[name] for name in names if name in known},
+            "weight_decay": _WEIGHT_DECAY if arguments.weight_decay is None else arguments.weight_decay,
+            "patience": arguments.patience if has_validation else None,
+            "progress": bool(arguments.verbose),
+            "settings": {f"{self.owner}.{name}": value for name, value in arguments.settings().items()},
         }
         if phase == "train":
             return options
         if phase == "tune":
-            options |= {"lr": self.lr * _TUNE_LR, "min_gain": _MIN_GAIN}
+            options |= {"lr": self.estimator.lr * _TUNE_LR, "min_gain": _MIN_GAIN}
             if options["patience"] is not None:
                 options["patience"] = -(-options["patience"] // 2)
         return {**options, "milestones": ()}  # constant
@@ -343,9 +367,8 @@ class NetworkFit(ABC, Generic[TaskT]):
             made = module(*sizes)
         if not isinstance(made, nn.Module):
             raise ValueError(f"{self.owner}: module must make a torch module, got {type(made).__name__}")
-        own = (
-            set() if self.fitted is None else {id(part) for part in (*self.fitted.parameters(), *self.fitted.buffers())}
-        )
+        fitted = vars(self.estimator).get("model_")
+        own = set() if fitted is None else {id(part) for part in (*fitted.parameters(), *fitted.buffers())}
         shared = any(id(tensor) in own for tensor in (*made.parameters(), *made.buffers()))
         return copy.deepcopy(made) if shared else made
 
@@ -394,8 +417,8 @@ class TableFit(NetworkFit[TaskT]):
     encoder: TableEncoder = field(init=False)  # turns a table into what the networks take
 
     def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor | SparseRows:
-        self.encoder = TableEncoder(standardize=self.standardize, owner=self.owner)
-        return as_inputs(self.encoder.fit_encode(source, rows=train)).to(self.device)
+        self.encoder = TableEncoder(standardize=self.estimator.standardize, owner=self.owner)
+        return as_inputs(self.encoder.fit_encode(source, rows=train)).to(self.estimator.device)
 
     def _raw_scores(self, model: nn.Module, inputs: Tensor | SparseRows) -> Array:
         return table_scores(self.owner, model, inputs.cpu())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
@@ -23,10 +22,9 @@ from moreauc._registry import METHODS
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.batches import as_inputs
 from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.estimators.base import Array, Random, all_or_nothing
+from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.decisions import Judged
-from moreauc.estimators.description import Description
-from moreauc.estimators.network_fit import Member, NetworkFit, Phase, SavePlan, Split, TableFit, table_scores
+from moreauc.estimators.network_fit import Member, NetworkEstimator, Phase, SavePlan, Split, TableFit, table_scores
 from moreauc.estimators.ranker import Ranker
 from moreauc.metrics.ranking import tpauc_score
 from moreauc.models import MLP, BinnedMLP
@@ -44,82 +42,62 @@ _MEMBERS = ((5000, 5), (50_000, 3), (math.inf, 1))  # (rows at most, networks)
 class RowFit(TableFit[RowTask]):
     """Networks for rows of two classes; see :class:`TPAUCClassifier`."""
 
-    task_kind = RowTask
     keeps_members = True
 
-    module: str | nn.Module | Callable[[int], nn.Module]
-    bins: int
-    hidden: tuple[int, ...]
-    dropout: float
-    batch_size: int | None
-    positive_fraction: float
-    sampler: Literal["auto", "balanced", "shuffled"]
-    start: Literal["ce"] | None
-    ensemble: int | None
-
-    def _check_own(self) -> None:
-        self._check_choice("sampler", ("auto", "balanced", "shuffled"))
-        if self.module not in ("mlp", "linear") and not callable(self.module):
-            raise ValueError(
-                f"{self.owner}: module must be 'mlp', 'linear', a module or a function that makes one, got "
-                f"{self.module!r}"
-            )
-        for name, count, least in (("batch_size", self.batch_size, 2), ("ensemble", self.ensemble, 1)):
-            if count is not None:
-                check_count(self.owner, name, count, minimum=least)
-        check_count(self.owner, "bins", self.bins, minimum=0)
-        if self.start not in ("ce", None):
-            raise ValueError(f"{self.owner}: start must be 'ce' or None, got {self.start!r}")
-        share = self.positive_fraction
-        check_real(self.owner, "positive_fraction", share, low=0.0, high=1.0, low_open=True, high_open=True)
-
-    def rows_of_a_step(self, rows: int) -> int:
-        """Return the rows of a step: about 20 steps to a pass, in powers of 2 from 64 to 2048."""
-        if self.batch_size is not None:
-            return int(self.batch_size)
-        return 1 << min(max(round(math.log2(rows / 20)), 6), 11)
+    estimator: TPAUCClassifier
 
     def _is_logistic(self, data: Data, loss: nn.Module) -> bool:
-        linear = self.module == "linear" and isinstance(data.inputs, Tensor)  # a sparse matrix would be made dense
-        default = self.optimizer == "adam" and self.sampler != "balanced"
+        linear = self.estimator.module == "linear" and isinstance(
+            data.inputs, Tensor
+        )  # a sparse matrix would be made dense
+        default = self.estimator.optimizer == "adam" and self.estimator.sampler != "balanced"
         return linear and default and isinstance(loss, CrossEntropyLoss)
 
     def _num_members(self, rows: int) -> int:
-        if self.ensemble is not None:
-            return self.ensemble
-        if not self.validation_fraction:
+        if self.estimator.ensemble is not None:
+            return self.estimator.ensemble
+        if not self.estimator.validation_fraction:
             return 1
         return next(count for most, count in _MEMBERS if rows <= most)
 
     def _begins_as(self, number: int) -> str:
-        linear = self.start is not None and self.module == "mlp" and self.bins and number % 2 == 0
+        linear = (
+            self.estimator.start is not None
+            and self.estimator.module == "mlp"
+            and self.estimator.bins
+            and number % 2 == 0
+        )
         return "logistic regression" if linear else ""
 
     def _is_small(self, task: RowTask) -> bool:
-        return isinstance(self.module, str) and task.batch_size <= _SMALL_BATCH
+        return isinstance(self.estimator.module, str) and task.batch_size <= _SMALL_BATCH
 
     def _start_task(self, task: RowTask) -> RowTask | None:
-        if self.start is None or self.loss in ("ce", "ce_weighted"):
+        if self.estimator.start is None or self.estimator.loss in ("ce", "ce_weighted"):
             return None
         return replace(task, loss="ce", loss_options={}, sampler="shuffled")
 
     def _training_options(self, phase: Phase, *, has_validation: bool) -> dict[str, Any]:
         options = super()._training_options(phase, has_validation=has_validation)
-        return options if self.patience is None else {**options, "milestones": ()}
+        return options if self.estimator.patience is None else {**options, "milestones": ()}
 
     def _make_module(self, data: Data, task: RowTask, loss: nn.Module, seed: int, number: int) -> nn.Module:
-        module = self.module
-        if module == "mlp" and self.bins:
+        module = self.estimator.module
+        if module == "mlp" and self.estimator.bins:
             dense = isinstance(data.inputs, Tensor)
             rows = data.inputs if dense else torch.zeros(1, data.inputs.shape[1])  # a sparse matrix has no bins
-            made = partial(BinnedMLP, rows, bins=self.bins, hidden=self.hidden, dropout=self.dropout)
+            made = partial(
+                BinnedMLP, rows, bins=self.estimator.bins, hidden=self.estimator.hidden, dropout=self.estimator.dropout
+            )
             built = cast(BinnedMLP, self._build_module(made, seed=seed))
             if self._begins_as(number):
                 (start,) = self._logistic(built, data, [1.0 if dense else _SPARSE_C])
                 built.mix(1.0, *start)
             return built
         if isinstance(module, str):
-            module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
+            module = partial(
+                MLP, hidden=self.estimator.hidden if module == "mlp" else (), dropout=self.estimator.dropout
+            )
         return self._build_module(module, data.inputs.shape[1], seed=seed)
 
     def _logistic(self, module: BinnedMLP, data: Data, strengths: Sequence[float]) -> Iterator[tuple[Tensor, float]]:
@@ -164,7 +142,8 @@ class RowFit(TableFit[RowTask]):
             network.mix(share, *linear[C])
 
 
-class TPAUCClassifier(Ranker, shared=NetworkFit):
+@dataclass(kw_only=True, eq=False, repr=False)
+class TPAUCClassifier(Ranker, NetworkEstimator):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`. The loss
@@ -211,40 +190,22 @@ class TPAUCClassifier(Ranker, shared=NetworkFit):
 
     _precision = np.float32
     _task = "rows"
-    preprocessor_: TableEncoder
 
-    def __init__(
-        self,
-        *,
-        min_tpr: float = 0.5,
-        max_fpr: float = 0.5,
-        loss: str = "sonx",
-        loss_options: Mapping[str, object] | None = None,
-        module: str | nn.Module | Callable[[int], nn.Module] = "mlp",
-        bins: int = 16,
-        hidden: tuple[int, ...] = (64, 64),
-        dropout: float = 0.1,
-        standardize: bool = True,
-        epochs: int = 60,
-        batch_size: int | None = None,
-        positive_fraction: float = 0.5,
-        sampler: Literal["auto", "balanced", "shuffled"] = "auto",
-        optimizer: Literal["adam", "sgd"] = "adam",
-        lr: float = 0.0015,
-        momentum: float = 0.9,
-        weight_decay: float | None = None,
-        start: Literal["ce"] | None = "ce",
-        ensemble: int | None = None,
-        validation_fraction: float = 0.2,
-        patience: int | None = 8,
-        fpr_budget: float | None = None,
-        probabilities: Literal["calibrated", "threshold"] = "calibrated",
-        positive_label: object = None,
-        device: torch.device | str = "cpu",
-        random_state: Random = None,
-        verbose: int = 0,
-    ) -> None:
-        self._keep(locals())
+    loss: str = "sonx"
+    module: str | nn.Module | Callable[[int], nn.Module] = "mlp"
+    bins: int = 16
+    hidden: tuple[int, ...] = (64, 64)
+    dropout: float = 0.1
+    batch_size: int | None = None
+    positive_fraction: float = 0.5
+    sampler: Literal["auto", "balanced", "shuffled"] = "auto"
+    lr: float = 0.0015
+    momentum: float = 0.9
+    weight_decay: float | None = None
+    start: Literal["ce"] | None = "ce"
+    ensemble: int | None = None
+    patience: int | None = 8
+    preprocessor_: TableEncoder = field(init=False)
 
     @all_or_nothing
     def fit(
@@ -278,9 +239,7 @@ class TPAUCClassifier(Ranker, shared=NetworkFit):
             self._check_weighted()
         given = self._training_rows(X, y, sample_weight, groups)
         training = self._training()
-        task = self._make(
-            RowTask, loss_options=self.loss_options or {}, batch_size=training.rows_of_a_step(len(given.values))
-        )
+        task = self._make_task(RowTask, batch_size=self._rows_of_a_step(len(given.values)))
         same = same_rows(self._owner, given.table) if self.validation_fraction and given.group is None else None
         found = training.run(
             task,
@@ -291,28 +250,39 @@ class TPAUCClassifier(Ranker, shared=NetworkFit):
             weights=None if sample_weight is None else given.weight,
             same=same,
         )
-        found.put_into(self)
+        self._keep(found)
         self.preprocessor_, self.held_out_ = training.encoder, given.numbers[found.held_out]
         self._decide_by(given.classes, given.label, Judged(found.data.values, found.scores, found.data.weights))
         return self
 
-    def describe(self) -> Description:
-        """Return what a page shows of the fitted estimator."""
-        check_is_fitted(self)
-        return Description(
-            kind="linear" if self.module == "linear" else "network",
-            title=self.title,
-            histories=tuple(member.history for member in self.members_),
-            held_out=self.held_out_,
-            threshold=self.threshold_,
-        )
-
     def _training(self) -> RowFit:
-        return self._make(RowFit, owner=self._owner, settings=self.settings(), fitted=vars(self).get("model_"))
+        return RowFit(estimator=self)
 
     def _check_arguments(self) -> None:
         self._check_decisions()
-        self._training().check()
+        self._check_training()
+
+    def _check_own(self) -> None:
+        self._check_choices(sampler=("auto", "balanced", "shuffled"))
+        if self.module not in ("mlp", "linear") and not callable(self.module):
+            raise ValueError(
+                f"{self._owner}: module must be 'mlp', 'linear', a module or a function that makes one, got "
+                f"{self.module!r}"
+            )
+        for name, count, least in (("batch_size", self.batch_size, 2), ("ensemble", self.ensemble, 1)):
+            if count is not None:
+                check_count(self._owner, name, count, minimum=least)
+        self._check_counts("bins", minimum=0)
+        if self.start not in ("ce", None):
+            raise ValueError(f"{self._owner}: start must be 'ce' or None, got {self.start!r}")
+        share = self.positive_fraction
+        check_real(self._owner, "positive_fraction", share, low=0.0, high=1.0, low_open=True, high_open=True)
+
+    def _rows_of_a_step(self, rows: int) -> int:
+        """Return the rows of a step: about 20 steps to a pass, in powers of 2 from 64 to 2048."""
+        if self.batch_size is not None:
+            return int(self.batch_size)
+        return 1 << min(max(round(math.log2(rows / 20)), 6), 11)
 
     def _check_weighted(self) -> None:
         """Check that the loss takes weights of rows."""
