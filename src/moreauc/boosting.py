@@ -21,6 +21,7 @@ from moreauc.metrics import tpauc_score
 __all__ = ["tpauc_metric", "tpauc_objective"]
 
 Floats = NDArray[np.float64]
+Value = float | tuple[str, float] | tuple[str, float, bool]  # as the libraries want that of a metric
 METRIC = "auc_two_way"  # XGBoost takes metrics for such that fall unless their names begin so
 # What follows came out of trials on the tables that docs/boosting.md names.
 MARGIN, WIDEN, LOG_LOSS_WEIGHT, LOG_LOSS_ROUNDS = 1.0, 0.5, 30.0, 0
@@ -98,13 +99,13 @@ class TPAUCObjective:
         self, surrogate: SmoothRamp | SquaredHinge, region: tuple[float, float], weight: float, rounds: int
     ) -> None:
         self._surrogate, self._region, self._weight, self._rounds = surrogate, region, weight, rounds
-        self._seen: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()  # rounds done and offset
+        self._seen: WeakKeyDictionary[object, tuple[int, float]] = WeakKeyDictionary()  # rounds done and offset
         self._last: tuple[int, float] | None = None  # the same where the data set is not known
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_seen": None, "_last": None}  # of a training, which does not go on elsewhere
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _seen=WeakKeyDictionary())
 
     def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> tuple[Floats, Floats]:
@@ -190,7 +191,7 @@ class TPAUCMetric:
         self._region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
         self.__name__ = METRIC  # which XGBoost asks for
 
-    def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> Any:
+    def __call__(self, first: Any, second: Any, sample_weight: ArrayLike | None = None) -> Value:
         """Return what the library wants, of `(scores, data)` or of `(y_true, scores, sample_weight)`."""
         labels, scores, weight, data = _arguments(first, second, sample_weight)
         value = tpauc_score(np.asarray(labels).astype(np.int64), scores, sample_weight=weight, **self._region)

@@ -12,7 +12,7 @@ Each is loaded on first use: a linear model needs no networks.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moreauc.estimators.auto import TPAUCAuto
@@ -45,10 +45,11 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"moreauc.estimators.{_HOMES[name]}"), name)
+    value: object = getattr(import_module(f"moreauc.estimators.{_HOMES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

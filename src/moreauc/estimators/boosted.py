@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import pandas as pd
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,7 +15,6 @@ from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.ranker import Ranker, TrainingRows
-from moreauc.estimators.rows import WeightedRows
 
 # Names of what the estimator gives the libraries itself.
 _TAKEN = frozenset(
@@ -160,8 +158,7 @@ class TPAUCBooster(Ranker):
             folds=self.folds,
             choose=self.choose,
         )
-        design = self._fit_encoder(given.table, is_needed=isinstance(given.table, pd.DataFrame))
-        found = fitting.run(WeightedRows(design, given.positive, given.weight, given.group), random)
+        found = fitting.run(self._design(given), random)
         self.booster_, self.regional_, self.n_iter_ = found.booster, found.regional, found.rounds
         self.fold_scores_, self._kind = found.points, self.booster
         return found.judged.judged(found.scores)

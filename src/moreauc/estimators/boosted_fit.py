@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
-from moreauc._checks import floor_count
 from moreauc._registry import BOOSTING
 from moreauc._system import import_extra
 from moreauc.boosting import TPAUCMetric, TPAUCObjective, tpauc_metric
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.estimators.base import Array, Floats
-from moreauc.estimators.rows import WeightedRows, in_float32, merge_equal
+from moreauc.estimators.rows import WeightedRows, can_judge, choose_column, in_float32, merge_equal
 
 _MANY = 50_000  # rows from which on one fold is held out, not each in turn
 _SMOOTH = 20  # scores are averaged over so small a part of the rounds on either side, since they are noisy
@@ -101,7 +100,7 @@ class LightGBM(Library):
         """Return gains."""
         return _shares(booster.feature_importance("gain"))
 
-    def _data(self, rows: WeightedRows, reference: Any = None) -> Any:
+    def _data(self, rows: WeightedRows, reference: object = None) -> object:
         options = {"weight": rows.weight_or_none, "reference": reference, "free_raw_data": False}
         dataset = import_extra("lightgbm", BOOSTING).Dataset
         return dataset(_known_form(rows.X), rows.positive.astype(np.float64), **options)
@@ -137,7 +136,7 @@ class XGBoost(Library):
         found = booster.get_score(importance_type="total_gain")
         return _shares(np.array([found.get(f"f{column}", 0.0) for column in range(booster.num_features())]))
 
-    def _data(self, rows: WeightedRows) -> Any:
+    def _data(self, rows: WeightedRows) -> object:
         matrix = import_extra("xgboost", BOOSTING).DMatrix
         return matrix(in_float32(rows.X), rows.positive.astype(np.float64), weight=rows.weight_or_none)
 
@@ -145,7 +144,7 @@ class XGBoost(Library):
 LIBRARIES: Mapping[str, type[Library]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
 
 
-def _known_form(X: Any) -> Any:
+def _known_form(X: Any) -> object:
     """Return numbers in a form that LightGBM knows, which sparse arrays are not."""
     return csr_matrix(X) if issparse(X) else X
 
@@ -248,12 +247,7 @@ class BoostedFit:
             number_equal(hashes if rows.group is None else rows.group), rows.positive, self.folds, random
         )
         parts = [folds == fold for fold in range(1 if len(rows.weight) > _MANY else self.folds)]
-        for side, share in ((rows.positive, 1.0 - self.region[0]), (~rows.positive, self.region[1])):
-            for part in (*parts, *(~part for part in parts)):
-                size = int((side & part).sum())
-                if size < 2 or floor_count(size, share) < 1:
-                    return []
-        return parts
+        return parts if can_judge(rows, parts, self.region) else []
 
 
 def after_rounds(curves: Sequence[Sequence[float]], number: int) -> Floats:
@@ -269,21 +263,3 @@ def after_rounds(curves: Sequence[Sequence[float]], number: int) -> Floats:
     """
     half = len(curves[0]) // _SMOOTH
     return np.array([np.mean(curve[max(number - 1 - half, 0) : number + half]) for curve in curves])
-
-
-def choose_column(points: Floats) -> int:
-    """Return the column with the best mean over folds of those that are better than the first beyond chance.
-
-    That is by a standard error of the mean; the first where there is none. Of one fold the best.
-
-    Example:
-        >>> choose_column(np.array([[0.5, 0.6, 0.9], [0.6, 0.7, 0.5], [0.7, 0.8, 0.7]]))
-        1
-        >>> choose_column(np.array([[0.5, 0.5]]))
-        0
-    """
-    if len(points) == 1:
-        return int(np.argmax(points[0]))
-    gain = points - points[:, :1]
-    mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
-    return int(np.argmax(np.where(mean > error, mean, 0.0)))

@@ -18,23 +18,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ModelScore:
-    """How a kind of model ranked the held-out rows, trained on the others.
+    """How a kind of model ranked the held-out rows, trained on the others."""
 
-    Attributes:
-        name: "linear", "forest", "trees" or "mlp".
-        tpauc: two-way partial AUC of the held-out rows; NaN where no rows could be held out.
-        below: by how much it is below the best one.
-        error: standard error of that difference, paired by rows.
-        chosen: whether the model is used.
-        seconds: time of its training.
-    """
-
-    name: str
-    tpauc: float
-    below: float
-    error: float
-    chosen: bool
-    seconds: float
+    name: str  # "linear", "forest", "trees" or "mlp"
+    tpauc: float  # two-way partial AUC of the held-out rows; NaN where no rows could be held out
+    below: float  # by how much it is below the best one
+    error: float  # standard error of that difference, paired by rows
+    chosen: bool  # whether the model is used
+    seconds: float  # time of its training
 
 
 @dataclass(frozen=True, kw_only=True)

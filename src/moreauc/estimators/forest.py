@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from scipy.special import logit
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.utils import check_random_state
@@ -124,8 +123,7 @@ class TPAUCForest(Ranker):
 
     def _fit_rows(self, given: TrainingRows) -> Judged:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        design = self._fit_encoder(given.table, is_needed=isinstance(given.table, pd.DataFrame))
-        rows, _ = merge_equal(WeightedRows(design, given.positive, given.weight))
+        rows, _ = merge_equal(self._design(given))
         forests = [self._grow(rows, size, seed) for size in self._sizes(rows)]
         found = [_out_of_bag(rows, forest) for forest in forests]
         region, best = (self.min_tpr, self.max_fpr), 0

@@ -159,8 +159,8 @@ class GroupDROEstimator(NetworkEstimator):
             groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
                 `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
                 trained, with a `GroupsWarning`.
-            checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
-                integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
+            checkpoint: folder to save the training in, as in :func:`moreauc.train.fit`, so that the same call resumes
+                it; needs an integer `random_state`. None for no checkpoints.
             every: steps between two saves; None to save at the end of each epoch only.
             resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """

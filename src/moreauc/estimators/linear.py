@@ -19,7 +19,6 @@ from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, LinearFit
 from moreauc.estimators.ranker import Ranker, TrainingRows
-from moreauc.estimators.rows import WeightedRows
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -115,7 +114,7 @@ class TPAUCLinear(Ranker):
         table = given.table
         plain = not isinstance(table, pd.DataFrame) and (issparse(table) or not np.isnan(table).any())
         self.means_ = None if issparse(table) or not plain else table.mean(0, dtype=np.float64)
-        rows = WeightedRows(self._fit_encoder(table, is_needed=not plain), given.positive, given.weight, given.group)
+        rows = self._design(given, encode=not plain)
         fitting = LinearFit(
             strengths=STRENGTHS if self.C == "auto" else (float(self.C),),
             region=(self.min_tpr, self.max_fpr),

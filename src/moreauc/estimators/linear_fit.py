@@ -16,12 +16,12 @@ from scipy.sparse import diags_array, issparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from moreauc._checks import NotFiniteError, floor_count
+from moreauc._checks import NotFiniteError
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import Surrogate, get_surrogate
 from moreauc.data.duplicates import Codes, fold_together, number_equal
 from moreauc.estimators.base import Array, Floats
-from moreauc.estimators.rows import WeightedRows, merge_equal
+from moreauc.estimators.rows import WeightedRows, can_judge, choose_column, merge_equal
 
 Bools = NDArray[np.bool_]
 Function = Callable[[Floats], tuple[float, Floats]]  # a point -> value and gradient
@@ -32,7 +32,6 @@ MARGINS = (0.5, 0.1)  # to choose from; each starts from the one before
 _CHOOSING = 20_000  # the most rows to choose by
 _ANCHOR = 0.1  # weight of the logistic objective beside the loss over the region
 _FOLDS = 5
-_ERRORS = 1.0  # standard errors of the mean over folds by which another choice must be better
 _LOGISTIC_STEPS, _LOGISTIC_TOL = 1_000, 1e-9
 _WIDE = 1_000  # columns from which only the diagonal of the Hessian is used
 _TINY = 1e-100
@@ -237,10 +236,8 @@ def best_beyond_chance(points: Floats) -> int:
         >>> best_beyond_chance(np.array([[0.5, 0.6], [0.6, 0.7], [0.7, 0.5]]))
         0
     """
-    gain = points[:, 1:] - points[:, :1]
-    mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
-    first = int(np.argmax(mean))
-    return 1 + first if mean[first] > _ERRORS * error[first] else 0
+    best = 1 + int(np.argmax((points[:, 1:] - points[:, :1]).mean(0)))
+    return best if choose_column(points[:, [0, best]]) else 0
 
 
 class Fitted(NamedTuple):
@@ -310,7 +307,8 @@ class LinearFit:
         elif self.choose or len(self.strengths) > 1:
             part = sample(rows, random)
             folds = assign_folds(np.arange(len(part.weight)), part.positive, random, part.group)
-        validated = self._can_validate(part, folds)
+        parts = [folds == fold for fold in range(_FOLDS)]
+        validated = len(folds) > 0 and can_judge(part, parts, self.region)
         C = self._choose_strength(part, folds) if validated else self.strengths[0]
         start, steps = self._logistic(rows, C)
         coordinates = Coordinates(rows, start, C)
@@ -325,13 +323,6 @@ class LinearFit:
         scores = trials.scores[number] if few and trials is not None else scores_of(rows.X, found[-1])
         margin = self.margins[number - 1] if len(found) > 1 else None
         return Fitted(coef, C, margin, steps + more, rows, scores - found[-1][-1] + centre @ coef)
-
-    def _can_validate(self, rows: WeightedRows, folds: Array) -> bool:
-        """Return whether there are folds, and enough of either class in each for the region."""
-        if not len(folds):
-            return False
-        sizes = [int(np.bincount(folds[side], minlength=_FOLDS).min()) for side in (rows.positive, ~rows.positive)]
-        return min(sizes) >= 2 and min(map(floor_count, sizes, (1.0 - self.region[0], self.region[1]))) >= 1
 
     def _choose_strength(self, rows: WeightedRows, folds: Array) -> float:
         """Return the C with which logistic regression has the best partial AUC on held-out folds."""

@@ -81,15 +81,13 @@ class BagFit(NetworkFit[BagTask]):
     def _make_module(self, data: Data, task: BagTask, loss: nn.Module, seed: int, number: int) -> nn.Module:
         shape = self.form.shape
         self.pooling = cast(Pooling, loss.pooling)
-        if self.estimator.module is None and len(shape) > 1:
-            raise ValueError(
-                f"{self.owner}: module must be given for instances that are not vectors, got shape {shape}"
-            )
-        module = (
-            partial(InstanceMLP, attention=self.pooling.columns == 2)
-            if self.estimator.module is None
-            else self.estimator.module
-        )
+        module = self.estimator.module
+        if module is None:
+            if len(shape) > 1:
+                raise ValueError(
+                    f"{self.owner}: module must be given for instances that are not vectors, got shape {shape}"
+                )
+            module = partial(InstanceMLP, attention=self.pooling.columns == 2)
         return self._build_module(module, math.prod(shape), seed=seed)
 
     def _raw_scores(self, model: nn.Module, inputs: Bags) -> Floats:
@@ -180,8 +178,8 @@ class MultiInstanceClassifier(TwoClassScorer, NetworkEstimator):
         Args:
             bags: the bags, `n` of them.
             y: classes, two of any kind, shape `(n,)`; None for the labels of :class:`~moreauc.data.Bags`.
-            checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
-                integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
+            checkpoint: folder to save the training in, as in :func:`moreauc.train.fit`, so that the same call resumes
+                it; needs an integer `random_state`. None for no checkpoints.
             every: steps between two saves; None to save at the end of each epoch only.
             resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """

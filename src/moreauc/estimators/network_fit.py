@@ -375,7 +375,7 @@ class NetworkFit(ABC, Generic[TaskT]):
     # What differs between estimators
 
     @abstractmethod
-    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Any:
+    def _prepare(self, source: Any, targets: Tensor, train: Array) -> object:
         """Return the inputs of all rows or bags, scaled and encoded by statistics of the training part."""
 
     @abstractmethod

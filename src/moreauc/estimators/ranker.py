@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import Tags, _safe_indexing, column_or_1d
@@ -24,6 +25,7 @@ from moreauc.estimators.base import (
     check_targets,
 )
 from moreauc.estimators.decisions import Judged, TwoClassScorer
+from moreauc.estimators.rows import WeightedRows
 
 
 class TrainingRows(NamedTuple):
@@ -163,15 +165,15 @@ class Ranker(TwoClassScorer):
             raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
         return classes
 
-    def _fit_encoder(self, table: Any, *, is_needed: bool) -> Any:
-        """Return a table as numbers, float64, and set the encoder of later tables, None where none is needed."""
+    def _design(self, given: TrainingRows, *, encode: bool | None = None) -> WeightedRows:
+        """Return rows of numbers, float64, and set the encoder of later tables; None to encode DataFrames only."""
         self.preprocessor_ = None
-        if not is_needed:
-            return table.astype(np.float64, copy=False)
-        encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
-        encoded = encoder.fit_encode(table)
-        self.preprocessor_ = encoder
-        return encoded
+        if isinstance(given.table, pd.DataFrame) if encode is None else encode:
+            self.preprocessor_ = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
+            numbers = self.preprocessor_.fit_encode(given.table)
+        else:
+            numbers = given.table.astype(np.float64, copy=False)
+        return WeightedRows(numbers, given.positive, given.weight, given.group)
 
     def _encode(self, table: Any) -> Any:
         """Return a checked table as numbers, float64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from pandas.util import hash_array
 from scipy.sparse import issparse
 
+from moreauc._checks import floor_count
 from moreauc.data.duplicates import Codes, Hashes, hash_rows, hash_sparse
 from moreauc.estimators.base import Array, Floats
 from moreauc.estimators.decisions import Judged
@@ -50,6 +52,34 @@ class WeightedRows:
         )
 
 
+def can_judge(rows: WeightedRows, parts: Sequence[Array], region: tuple[float, float]) -> bool:
+    """Return whether each part and what is not in it have two rows of each class, and enough for the region."""
+    for side, share in ((rows.positive, 1.0 - region[0]), (~rows.positive, region[1])):
+        for part in (*parts, *(~part for part in parts)):
+            size = int((side & part).sum())
+            if size < 2 or floor_count(size, share) < 1:
+                return False
+    return True
+
+
+def choose_column(points: Floats) -> int:
+    """Return the column with the best mean over folds of those that are better than the first beyond chance.
+
+    That is by a standard error of the mean; the first where there is none. Of one fold the best.
+
+    Example:
+        >>> choose_column(np.array([[0.5, 0.6, 0.9], [0.6, 0.7, 0.5], [0.7, 0.8, 0.7]]))
+        1
+        >>> choose_column(np.array([[0.5, 0.5]]))
+        0
+    """
+    if len(points) == 1:
+        return int(np.argmax(points[0]))
+    gain = points - points[:, :1]
+    mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
+    return int(np.argmax(np.where(mean > error, mean, 0.0)))
+
+
 def merge_equal(rows: WeightedRows) -> tuple[WeightedRows, Hashes]:
     """Return each different row of each class once, with the sum of its weights, and a hash of its features.
 
@@ -61,7 +91,7 @@ def merge_equal(rows: WeightedRows) -> tuple[WeightedRows, Hashes]:
     return replace(rows.part(first), weight=weight), hashes[first]
 
 
-def in_float32(X: Any) -> Any:
+def in_float32(X: Any) -> object:
     """Return numbers within the range of float32, which XGBoost and scikit-learn's trees are limited to."""
     limit = float(np.finfo(np.float32).max)
     if issparse(X):

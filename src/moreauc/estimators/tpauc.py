@@ -22,10 +22,10 @@ from moreauc._registry import METHODS
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.batches import as_inputs
 from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.estimators.base import Array, all_or_nothing
+from moreauc.estimators.base import Array, Floats, all_or_nothing
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.network_fit import Member, NetworkEstimator, Phase, SavePlan, Split, TableFit, table_scores
-from moreauc.estimators.ranker import Ranker
+from moreauc.estimators.ranker import Ranker, TrainingRows
 from moreauc.metrics.ranking import tpauc_score
 from moreauc.models import MLP, BinnedMLP
 from moreauc.tasks.base import Data
@@ -229,8 +229,8 @@ class TPAUCClassifier(Ranker, NetworkEstimator):
                 The encoding of the columns does not depend on it. None for 1 each. Some losses do not accept weights.
             groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: all rows of
                 a group are held out, or none. None to keep equal rows together.
-            checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
-                integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
+            checkpoint: folder to save the training in, as in :func:`moreauc.train.fit`, so that the same call resumes
+                it; needs an integer `random_state`. None for no checkpoints.
             every: steps between two saves; None to save at the end of each epoch only.
             resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
@@ -238,22 +238,19 @@ class TPAUCClassifier(Ranker, NetworkEstimator):
         if sample_weight is not None:
             self._check_weighted()
         given = self._training_rows(X, y, sample_weight, groups)
+        weights = None if sample_weight is None else given.weight
+        self._decide_by(given.classes, given.label, self._train(given, weights, SavePlan(checkpoint, every, resume)))
+        return self
+
+    def _train(self, given: TrainingRows, weights: Floats | None, plan: SavePlan) -> Judged:
+        """Train networks, and return the rows that threshold and probabilities are chosen by."""
         training = self._training()
         task = self._make_task(RowTask, batch_size=self._rows_of_a_step(len(given.values)))
         same = same_rows(self._owner, given.table) if self.validation_fraction and given.group is None else None
-        found = training.run(
-            task,
-            given.table,
-            given.positive,
-            SavePlan(checkpoint, every, resume),
-            groups=given.group,
-            weights=None if sample_weight is None else given.weight,
-            same=same,
-        )
+        found = training.run(task, given.table, given.positive, plan, groups=given.group, weights=weights, same=same)
         self._keep(found)
         self.preprocessor_, self.held_out_ = training.encoder, given.numbers[found.held_out]
-        self._decide_by(given.classes, given.label, Judged(found.data.values, found.scores, found.data.weights))
-        return self
+        return Judged(found.data.values, found.scores, found.data.weights)
 
     def _training(self) -> RowFit:
         return RowFit(estimator=self)
