@@ -658,9 +658,8 @@ def test_splits_are_means_over_folds_and_need_all_of_them():
     assert [entry.name for entry in table.datasets] == ["first"]
     assert table.cell("first", "base", 0).values == pytest.approx({0: 0.3, 1: 0.7})
     assert table.cell("first", "base", 0).std == pytest.approx(0.4 / math.sqrt(2))
-    assert (
-        table.cell("first", "sont", 0).values == pytest.approx({0: 0.4}) and table.cell("first", "sont", 0).planned == 2
-    )
+    cell = table.cell("first", "sont", 0)
+    assert cell.values == pytest.approx({0: 0.4}) and cell.planned == 2
     test = table.test("sont", "base", "first", 0)
     assert (test.number, test.better, test.p) == (1, 1, 1.0) and test.difference == pytest.approx(0.1)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from moreauc import MultiInstanceTPAUCLoss, PreviousIterate
+from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.core.pooling import POOLINGS, AttentionPooling, MeanPooling, SmoothedMaxPooling, get_pooling
 
 STEPS = 100
@@ -152,14 +152,7 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows)
     options = {"min_tpr": 0.4, "max_fpr": 0.5, "tau": tau, "gamma": GAMMAS[gamma], "threshold_lr": (0.9, 0.08)}
     needs_positive = {"mean": None, "smoothed_max": 0, "attention": 1}[pooling]
     twin = oracles.algorithm_4(
-        data.inner,
-        data.dinner,
-        data.pooled,
-        data.dpooled,
-        data.w0,
-        data.positives,
-        data.negatives,
-        data.batches,
+        *(data.inner, data.dinner, data.pooled, data.dpooled, data.w0, data.positives, data.negatives, data.batches),
         lr=lr,
         bound=bound,
         **losses,
@@ -344,8 +337,6 @@ def make(pooling="mean", **options):
 @pytest.mark.parametrize("pooling", NAMES)
 def test_evaluation_is_the_objective_of_the_pooled_scores(float64, pooling):
     """Against the loss of rows, which is given the pooled scores."""
-    from moreauc import TPAUCLoss
-
     data = {name: value.double() if value.is_floating_point() else value for name, value in batch(pooling).items()}
     criterion, rows = make(pooling, margin=1.0).eval(), TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.5).eval()
     instances = data["instances"].requires_grad_()
