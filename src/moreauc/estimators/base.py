@@ -93,7 +93,7 @@ class Scorer(BaseEstimator):  # type: ignore[misc]
 
     def _check_choices(self, **choices: Collection[str]) -> None:
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
+            if getattr(self, name) not in tuple(allowed):  # which takes what cannot be hashed
                 raise ValueError(f"{self._owner}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
 
     def _check_counts(self, *names: str, minimum: int = 1) -> None:

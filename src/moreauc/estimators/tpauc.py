@@ -61,12 +61,8 @@ class RowFit(TableFit[RowTask]):
         return next(count for most, count in _MEMBERS if rows <= most)
 
     def _begins_as(self, number: int) -> str:
-        linear = (
-            self.estimator.start is not None
-            and self.estimator.module == "mlp"
-            and self.estimator.bins
-            and number % 2 == 0
-        )
+        given = self.estimator
+        linear = given.start is not None and given.module == "mlp" and given.bins and number % 2 == 0
         return "logistic regression" if linear else ""
 
     def _is_small(self, task: RowTask) -> bool:
