@@ -871,3 +871,48 @@ def test_no_runs_no_report(tmp_path):
 
 
 # ---- what is committed
+
+
+# The paper's table 1 once more, line by line as it is printed: mean and standard deviation for each region.
+PUBLISHED = {
+    ("moltox21", "molmuv", "molpcba"): """
+ce          0.067 0.001  0.208 0.001  0.161 0.034  0.469 0.018  0.095 0.001  0.264 0.001
+auc_sh      0.064 0.008  0.217 0.014  0.260 0.130  0.444 0.128  0.140 0.003  0.312 0.003
+auc_m       0.066 0.009  0.209 0.01   0.114 0.079  0.433 0.053  0.142 0.009  0.313 0.003
+mb          0.067 0.015  0.215 0.023  0.173 0.153  0.426 0.118  0.095 0.002  0.262 0.003
+aw_poly     0.064 0.01   0.206 0.025  0.172 0.144  0.393 0.123  0.110 0.001  0.281 0.002
+sota_s      0.068 0.018  0.23  0.021  0.327 0.164  0.526 0.122  0.143 0.001  0.314 0.002
+sonx        0.07  0.035  0.252 0.025  0.347 0.175  0.575 0.122  0.158 0.006  0.335 0.006
+""",
+    ("musk2", "fox"): """
+auc_m_att   0.675 0.1    0.783 0.067  0.867 0.036  0.032 0.03   0.253 0.098  0.444 0.118
+midam_smx   0.525 0.2    0.667 0.149  0.8   0.097  0.048 0.059  0.265 0.119  0.449 0.113
+midam_att   0.6   0.215  0.717 0.135  0.819 0.092  0.016 0.032  0.249 0.125  0.509 0.065
+sota_s_att  0.6   0.267  0.683 0.178  0.819 0.097  0.024 0.032  0.278 0.059  0.477 0.046
+sont_att    0.7   0.1    0.8   0.067  0.867 0.036  0.12  0.131  0.343 0.176  0.578 0.119
+""",
+    ("colon", "lung"): """
+auc_m_att   0.576 0.1    0.739 0.061  0.803 0.038  0.32  0.181  0.609 0.113  0.744 0.082
+midam_smx   0.646 0.083  0.787 0.04   0.863 0.026  0.43  0.195  0.68  0.128  0.824 0.055
+midam_att   0.548 0.253  0.738 0.149  0.826 0.102  0.544 0.261  0.716 0.189  0.815 0.129
+sota_s_att  0.772 0.124  0.862 0.073  0.911 0.045  0.539 0.153  0.745 0.077  0.841 0.049
+sont_att    0.8   0.166  0.875 0.099  0.916 0.065  0.639 0.137  0.779 0.041  0.865 0.028
+""",
+}
+
+
+@pytest.mark.parametrize(("name", "names"), list(zip(EXPERIMENTS, PUBLISHED, strict=True)))
+def test_published_numbers_are_those_of_the_paper(name, names):
+    plan = load_experiment(name)
+    wanted = [(0.6, 0.4), (0.5, 0.5)] if name == "molecules" else [(0.5, 0.5), (0.3, 0.7), (0.1, 0.9)]
+    assert list(plan.regions) == wanted
+    expected = {dataset: {} for dataset in names}
+    for line in PUBLISHED[names].strip().splitlines():
+        method, *words = line.split()
+        numbers = [float(word) for word in words]
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        across = len(pairs) // len(names)
+        for number, dataset in enumerate(names):
+            expected[dataset][method] = tuple(pairs[number * across : (number + 1) * across])
+    found = {key: entry.published for key, entry in plan.datasets.items() if entry.published is not None}
+    assert found == expected

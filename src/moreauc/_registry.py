@@ -217,7 +217,6 @@ _GROUPS = {
     ),
 }
 
-#: The methods by task, "rows", "bags" or "groups", and by name, such as "sonx" or "ce".
 METHODS: Mapping[TaskName, Mapping[str, Method]] = {"rows": _ROWS, "bags": _BAGS, "groups": _GROUPS}
 
 #: Estimators that train networks with these losses; those of groups by what is predicted.

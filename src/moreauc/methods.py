@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from moreauc import _registry
 from moreauc._checks import check_real
 from moreauc._group_input import check_groups
-from moreauc._registry import METHODS, TaskName
+from moreauc._registry import Method, TaskName
 from moreauc.criteria.grouped import GroupedLoss, SampleLoss
 from moreauc.criteria.pooled import PooledLoss
 
 __all__ = ["METHODS", "build"]
+
+#: The methods by task, "rows", "bags" or "groups", and by name, such as "sonx" or "ce".
+METHODS: Mapping[TaskName, Mapping[str, Method]] = _registry.METHODS
 
 
 def build(

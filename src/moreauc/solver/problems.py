@@ -49,8 +49,10 @@ class TwoLevelProblem(Problem):
 
     Attributes:
         dim_block: length of :math:`g_i(w)`.
-        lipschitz_outer, lipschitz_inner: :math:`C_f`, and :math:`C_g` of each :math:`g_i(\cdot; \xi)`.
-        rho_outer, rho_inner: :math:`\rho_f` and :math:`\rho_g`.
+        lipschitz_outer: :math:`C_f`.
+        lipschitz_inner: :math:`C_g`, of each :math:`g_i(\cdot; \xi)`.
+        rho_outer: :math:`\rho_f`.
+        rho_inner: :math:`\rho_g`.
     """
 
     dim_block: int
@@ -114,9 +116,12 @@ class ThreeLevelProblem(Problem):
         num_inner: :math:`n_2`.
         dim_middle: length of a value of :math:`g_i`.
         dim_inner: length of :math:`h_{ij}(w)`.
-        lipschitz_outer, lipschitz_middle: :math:`C_f` and :math:`C_g`.
+        lipschitz_outer: :math:`C_f`.
+        lipschitz_middle: :math:`C_g`.
         lipschitz_inner: :math:`C_h`, of each :math:`h_{ij}(\cdot; \xi)`.
-        rho_outer, rho_middle, rho_inner: :math:`\rho_f`, :math:`\rho_g` and :math:`L_h`.
+        rho_outer: :math:`\rho_f`.
+        rho_middle: :math:`\rho_g`.
+        rho_inner: :math:`L_h`.
     """
 
     num_inner: int
