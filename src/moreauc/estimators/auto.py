@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from moreauc._checks import check_real
 from moreauc._registry import ADVICE, MODELS
 from moreauc.data.tabular import same_rows
-from moreauc.estimators.base import Array
+from moreauc.estimators.base import Array, with_arguments
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description, ModelScore
 from moreauc.estimators.ranker import Ranker, TrainingRows
@@ -28,7 +28,7 @@ _ERRORS = 2.0  # standard errors below the best at which a model is still used; 
 KINDS = tuple(name for name in MODELS if name != "auto")  # from the simplest on, which is kept among equals
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class TPAUCAuto(Ranker):
     r"""Binary classifier that tries four kinds of model and uses those that rank best.
 

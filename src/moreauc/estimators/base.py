@@ -6,7 +6,8 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, dataclass_transform, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,18 @@ FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
 Arguments = ParamSpec("Arguments")
 Estimator = TypeVar("Estimator")
 Result = TypeVar("Result")
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def with_arguments(kind: type[Estimator]) -> type[Estimator]:
+    """Return an estimator whose constructor takes its fields and those of its bases, by name.
+
+    The types of these arguments are resolved here, since each module knows only the names of its own ones.
+    """
+    made = dataclass(kw_only=True, eq=False, repr=False)(kind)
+    known, types = get_type_hints(made), made.__init__.__annotations__
+    types.update({name: known[name] for name in types if name in known})
+    return made
 
 
 def all_or_nothing(

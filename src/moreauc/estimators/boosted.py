@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, TPAUCObjective, tpauc_objective
-from moreauc.estimators.base import Array, Floats
+from moreauc.estimators.base import Array, Floats, with_arguments
 from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
@@ -27,7 +27,7 @@ _TAKEN = frozenset(
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class TPAUCBooster(Ranker):
     r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
 

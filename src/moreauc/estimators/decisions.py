@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from sklearn.utils import Tags
 
 from moreauc._checks import check_real, check_region, floor_count
 from moreauc.data.texts import MAJORITY, class_text, positive_class
-from moreauc.estimators.base import Array, Random, Scorer
+from moreauc.estimators.base import Array, Random, Scorer, with_arguments
 from moreauc.metrics.ranking import TiedScoresWarning, tied_share, ties_text, tpauc_score
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
@@ -121,7 +121,7 @@ class Judged(NamedTuple):
     weight: Array | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class TwoClassScorer(ClassifierMixin, Scorer):  # type: ignore[misc]
     """Two classes by a score; decisions keep a false-positive budget.
 

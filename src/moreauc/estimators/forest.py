@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import floor_count
-from moreauc.estimators.base import Array, Floats
+from moreauc.estimators.base import Array, Floats, with_arguments
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.ranker import Ranker, TrainingRows
@@ -23,7 +23,7 @@ _LEAVES = (1, 5)  # sizes of leaves to choose from
 _MANY = 50_000  # rows from which on a tree sees so many of them, and the larger leaves are used without a choice
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class TPAUCForest(Ranker):
     r"""Random forest whose classes weigh the same, with leaves of the size that ranks the region best.
 

@@ -25,7 +25,7 @@ from moreauc.data.batches import SparseRows, as_inputs
 from moreauc.data.groups import count_worst, name_groups
 from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, Floats, all_or_nothing, check_table, check_targets
+from moreauc.estimators.base import Array, Floats, all_or_nothing, check_table, check_targets, with_arguments
 from moreauc.estimators.description import GroupDescription
 from moreauc.estimators.network_fit import NetworkEstimator, SavePlan, TableFit, table_scores
 from moreauc.metrics.groups import GroupTable, group_accuracy, group_table
@@ -80,7 +80,7 @@ class GroupFit(TableFit[GroupTask]):
         return exact_scores(self.owner, model, inputs)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class GroupDROEstimator(NetworkEstimator):
     """Arguments and attributes of the estimators for groups.
 
@@ -308,7 +308,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         return found
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc]
     """Regressor trained for the worst-performing groups.
 

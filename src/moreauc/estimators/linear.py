@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -14,14 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from moreauc._checks import check_real
 from moreauc._system import one_thread
 from moreauc.core.surrogates import get_surrogate
-from moreauc.estimators.base import Array, Floats
+from moreauc.estimators.base import Array, Floats, with_arguments
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.description import Description
 from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, LinearFit
 from moreauc.estimators.ranker import Ranker, TrainingRows
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class TPAUCLinear(Ranker):
     r"""Linear binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 

@@ -20,7 +20,7 @@ from moreauc.core.pooling import Pooling
 from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import Array, Floats, all_or_nothing, check_scores
+from moreauc.estimators.base import Array, Floats, all_or_nothing, check_scores, with_arguments
 from moreauc.estimators.decisions import Judged, TwoClassScorer
 from moreauc.estimators.network_fit import NetworkEstimator, NetworkFit, SavePlan
 from moreauc.models import InstanceMLP
@@ -94,7 +94,7 @@ class BagFit(NetworkFit[BagTask]):
         return whole_scores(self.owner, model, inputs, self.pooling, self.estimator.chunk)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class MultiInstanceClassifier(TwoClassScorer, NetworkEstimator):
     r"""Binary classifier for bags of instances with one label per bag, such as image patches of a patient.
 

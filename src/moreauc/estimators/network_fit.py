@@ -26,7 +26,7 @@ from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
 from moreauc.data.duplicates import Codes
 from moreauc.data.tabular import TableEncoder
-from moreauc.estimators.base import Array, Floats, Random, Scorer, check_scores
+from moreauc.estimators.base import Array, Floats, Random, Scorer, check_scores, with_arguments
 from moreauc.estimators.description import Description
 from moreauc.methods import build
 from moreauc.metrics.ranking import TiedScoresWarning
@@ -79,7 +79,7 @@ class Networks(Generic[TaskT]):
     scores: Array  # their raw scores
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class NetworkEstimator(Scorer):
     """A network, trained epoch by epoch.
 

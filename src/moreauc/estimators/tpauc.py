@@ -22,7 +22,7 @@ from moreauc._registry import METHODS
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.batches import as_inputs
 from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.estimators.base import Array, Floats, all_or_nothing
+from moreauc.estimators.base import Array, Floats, all_or_nothing, with_arguments
 from moreauc.estimators.decisions import Judged
 from moreauc.estimators.network_fit import Member, NetworkEstimator, Phase, SavePlan, Split, TableFit, table_scores
 from moreauc.estimators.ranker import Ranker, TrainingRows
@@ -138,7 +138,7 @@ class RowFit(TableFit[RowTask]):
             network.mix(share, *linear[C])
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@with_arguments
 class TPAUCClassifier(Ranker, NetworkEstimator):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
