@@ -120,7 +120,7 @@ def set_state(generator: Any, state: Any) -> None:
         generator.set_state(_as_arrays(state))
 
 
-def _as_lists(value: object) -> Any:
+def _as_lists(value: object) -> object:
     """Return a state of NumPy without arrays, which checkpoints do not hold."""
     if isinstance(value, dict):
         return {key: _as_lists(entry) for key, entry in value.items()}

@@ -112,7 +112,7 @@ def _hooks_of_all() -> Iterator[Any]:
         yield from getattr(module, name, {}).values()
 
 
-def _constant(value: object, parameters: list[Tensor]) -> Any:
+def _constant(value: object, parameters: list[Tensor]) -> object:
     """Return numbers and CPU tensors by value, since a recording reads them once; a replay reads other tensors."""
     if isinstance(value, tuple | list):
         return tuple(_constant(entry, parameters) for entry in value)
@@ -148,7 +148,7 @@ def mapped(value: object, function: Callable[[Tensor], Any]) -> Any:
     return function(value) if isinstance(value, Tensor) else value
 
 
-def form_of(batch: object) -> Any:
+def form_of(batch: object) -> object:
     """Return shapes and types of the tensors of a batch, and its other parts."""
     return mapped(batch, lambda value: (tuple(value.shape), value.dtype, value.device))
 

@@ -71,5 +71,5 @@ def check_draws(exchange: Exchange, draw: Mapping[str, Any] | None, owner: str |
                 )
 
 
-def _data(draw: Mapping[str, Any] | None) -> Any:
+def _data(draw: Mapping[str, Any] | None) -> object:
     return None if draw is None else {name: draw[name] for name in _DATA if name in draw}

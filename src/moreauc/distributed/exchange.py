@@ -205,7 +205,7 @@ class Exchange:
         """Return this object: a copy is for the same processes."""
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         """Make a new object where a pickle is loaded; a group of some processes exists in these only."""
         if self.group is not None:
             raise TypeError(f"{self.owner} over a group of processes cannot be pickled; save its state_dict()")

@@ -212,7 +212,7 @@ class NetworkFit(ABC, Generic[TaskT]):
     @property
     def owner(self) -> str:
         """The class that errors name."""
-        return self.estimator._owner
+        return type(self.estimator).__name__
 
     def run(
         self,

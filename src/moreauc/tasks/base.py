@@ -82,7 +82,7 @@ class Task(ABC):
         return values.astype(np.int64)
 
     @abstractmethod
-    def build(self, data: Data) -> Any:
+    def build(self, data: Data) -> nn.Module:
         """Return the loss of the training data."""
 
     @abstractmethod

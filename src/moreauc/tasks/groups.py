@@ -59,9 +59,10 @@ class GroupTask(Task):
     def targets(self, values: Array) -> Array:
         return self.goal.targets(values)
 
-    def build(self, data: Data) -> Any:
+    def build(self, data: Data) -> nn.Module:
         facts: dict[str, Any] = {"num_groups": self.num_groups, "top_k": self.top_k, "sample_loss": self.goal.loss}
-        return build(self.name, self.loss, data.groups, **facts, **self.loss_options)
+        loss: nn.Module = build(self.name, self.loss, data.groups, **{**facts, **self.loss_options})
+        return loss
 
     def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> TensorBatches:
         sampler = self.make_sampler(np.asarray(data.groups), model, seeds[0])

@@ -58,11 +58,13 @@ class RankingTask(Task):
             return everything
         return np.flatnonzero(~held), np.flatnonzero(held)
 
-    def build(self, data: Data) -> Any:
+    def build(self, data: Data) -> nn.Module:
         weights: dict[str, Any] = {}
         if data.weights is not None:
             weights["sample_weight"] = torch.from_numpy(data.weights / data.weights.mean())
-        return build(self.name, self.loss, data.targets.cpu(), **self._region(), **weights, **self.loss_options)
+        labels, options = data.targets.cpu(), {**self._region(), **weights, **self.loss_options}
+        loss: nn.Module = build(self.name, self.loss, labels, **options)
+        return loss
 
     def score(self, held: Data, loss: nn.Module) -> dict[str, Any]:
         """Return the region: the best epoch has the highest TPAUC."""
