@@ -39,6 +39,7 @@ Result = TypeVar("Result")
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
 def with_arguments(kind: type[Estimator]) -> type[Estimator]:
     """Return an estimator whose constructor takes its fields and those of its bases, by name.
 
