@@ -135,3 +135,16 @@ def test_a_state_that_does_not_fit_leaves_the_table_incomplete():
         table.load_state_dict(full.state_dict())
     index, now = torch.tensor([1]), torch.tensor([7.0])
     assert torch.equal(table.read(index, fill=now), now)
+
+
+def test_the_rule_of_the_theory_needs_an_average():
+    with pytest.raises(ValueError, match=r"gamma='theory' needs tau in \(0, 1\), got 1.0"):
+        UpdateRule("test", tau=1.0, gamma="theory")
+
+
+def test_a_loaded_table_has_the_precision_that_was_saved():
+    rule = UpdateRule("test", tau=0.5)
+    table, other = make(), EstimatorTable(6, rule=rule, keep_previous=True)
+    visit(table, [0, 2], [1 / 3, 2 / 3])
+    other.load_state_dict(table.state_dict())
+    assert other.values.dtype == torch.float64 and torch.equal(other.values, table.values)

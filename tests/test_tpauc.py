@@ -217,3 +217,10 @@ def test_in_the_whole_square_every_negative_of_a_small_batch_counts(make, surrog
         assert not criterion.s.any()
     criterion.eval()
     assert criterion(*batch).item() == pytest.approx(losses.mean().item())
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [0, 1, 0, 1], [[0], [1], [0]], 1])
+def test_labels_have_the_shape_of_the_scores(labels):
+    criterion = TPAUCLoss([0, 1, 0, 1], min_tpr=0.5, max_fpr=0.5)
+    with pytest.raises(ValueError, match=r"labels must have shape \(3,\)"):
+        criterion(torch.tensor([0.1, 0.2, 0.3]), torch.tensor(labels), torch.tensor([0, 1, 2]))
